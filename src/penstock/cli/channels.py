@@ -1,4 +1,4 @@
-"""`penstock channels`: serve NATS Streaming clients from JetStream, look at channels, and move them over."""
+"""`penstock channels`: serve NATS Streaming clients from JetStream, and look at channels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import base64
 import dataclasses
 import json
-import secrets
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +15,7 @@ import typer
 from penstock.cli.flags import Json, argument, flag
 from penstock.cli.global_flags import Globals
 from penstock.cli.output import counts, print_json, print_pairs, progress
-from penstock.cli.running import connected, first, until_signal
+from penstock.cli.running import first, until_signal
 from penstock.cli.server import started
 from penstock.cli.tables import print_table
 from penstock.cli.values import refuse_both
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.channels import Gateway
     from penstock.channels.catalog import Catalog
 
-__all__ = ["export", "info", "ls", "migrate", "serve"]
+__all__ = ["Channel", "ClusterId", "Prefix", "Replicas", "check_names", "export", "info", "ls", "serve"]
 
 ClusterId = Annotated[str, flag("Cluster id that clients connect with.", "ID", "-cid", "--cluster-id", "--cluster_id")]
 Channel = Annotated[str, argument("Name of the channel.")]
@@ -173,7 +172,7 @@ async def _tell_leading(gateway: Gateway, json: bool) -> None:
     await asyncio.Event().wait()
 
 
-def _check(cluster_id: str, subject_prefix: str = "", replicas: int = 1) -> None:
+def check_names(cluster_id: str, subject_prefix: str = "", replicas: int = 1) -> None:
     """Say what is wrong before anything is asked: these become parts of subjects."""
     from penstock.channels.options import GatewayOptions
 
@@ -183,7 +182,7 @@ def _check(cluster_id: str, subject_prefix: str = "", replicas: int = 1) -> None
 def _catalog(ctx: typer.Context, cluster_id: str) -> Catalog:
     from penstock.channels.catalog import Catalog
 
-    _check(cluster_id)
+    check_names(cluster_id)
     return Catalog(ctx.obj.options(), cluster_id, timeout=ctx.obj.seconds)
 
 
@@ -280,61 +279,3 @@ async def export(
                 file.close()
     if output is not None:
         typer.echo(f"Wrote {count:,} messages to {output}.", err=True)
-
-
-async def migrate(
-    ctx: typer.Context,
-    channels: Annotated[list[str] | None, argument("Channels to copy; all of --from-monitor if none.")] = None,
-    source: Annotated[str, flag("NATS address of the NATS Streaming server to copy from.", "URL", "--from")] = "",
-    from_cluster: Annotated[str, flag("Cluster id of that server.", "ID")] = "test-cluster",
-    from_monitor: Annotated[str | None, flag("Its monitoring address, to list channels.", "URL")] = None,
-    cluster_id: ClusterId = "test-cluster",
-    subject_prefix: Prefix = "",
-    replicas: Replicas = 1,
-    verify: Annotated[bool, flag("Compare every message at the end.")] = True,
-    json: Json = False,
-) -> None:
-    """Copy channels of a running NATS Streaming server into streams; run it again to go on where it stopped."""
-    from penstock.channels import Client
-    from penstock.channels.migrate import copy_channel, find_ends, names_from_monitor, verify_channel
-    from penstock.channels.store import Store
-    from penstock.options import ConnectionOptions
-
-    if not source:
-        raise OptionError("--from is missing.", remedy="Give the old server's NATS address.", option="--from")
-    if not channels and not from_monitor:
-        raise OptionError(
-            "No channel is named.", remedy="Name some, or give --from-monitor to copy all.", option="--from-monitor"
-        )
-    _check(from_cluster)
-    _check(cluster_id, subject_prefix, replicas)
-    listed = channels or await names_from_monitor(from_monitor or "")
-    old = Client(
-        ConnectionOptions(source),
-        cluster_id=from_cluster,
-        client_id=f"penstock-{secrets.token_hex(6)}",
-        connect_timeout=ctx.obj.seconds,
-    )
-    rows = []
-    async with connected(ctx) as client, old:
-        store = Store(client, cluster_id, prefix=subject_prefix, replicas=replicas)
-        for name in listed:
-            ends, copied, same = await find_ends(old, name), None, 0
-            if ends is not None:
-                total = ends[1] - ends[0] + 1
-                with progress(f"copy {name}", total) as advance:
-                    copied = await copy_channel(old, store, name, ends, advance)
-                if verify:
-                    with progress(f"verify {name}", total) as advance:
-                        same = await verify_channel(old, store, name, ends, advance)
-            nothing = {"channel": name, "stream": None, "first": 0, "end": 0, "copied": 0}
-            facts = dataclasses.asdict(copied) if copied else nothing
-            rows.append({**facts, "verified": same if verify else None})
-            if not json:
-                what = f"{copied.copied:,} copied, {same:,} compared" if copied else "nothing there"
-                typer.echo(f"{name}: {what}", err=True)
-    if json:
-        print_json(rows)
-    else:
-        columns = ("Channel", "Stream", "#First", "#End", "#Copied", "#Verified")
-        print_table("Copied", columns, [tuple(row.values()) for row in rows])

@@ -43,6 +43,8 @@ class GatewayOptions:
     """Seconds to wait for an answer of JetStream before asking again."""
     monitor: str | None = None
     """Where the monitoring pages are, such as `127.0.0.1:8222`; none if nothing is given."""
+    nats_monitor: str | None = None
+    """Where the pages of the NATS server are, such as `http://127.0.0.1:8222`; they are passed on beside ours."""
 
     def __post_init__(self) -> None:
         if not is_client(self.cluster_id):
@@ -68,6 +70,8 @@ class GatewayOptions:
             host, _, port = self.monitor.rpartition(":")
             if not host or not port.isdigit() or int(port) > 65535:
                 self._refuse("monitor", "Write it as 127.0.0.1:8222; port 0 takes a free one.")
+        if self.nats_monitor is not None and not self.nats_monitor.startswith("http://"):
+            self._refuse("nats_monitor", "Write it as http://127.0.0.1:8222.")
 
     def _refuse(self, name: str, remedy: str) -> None:
         value = getattr(self, name)

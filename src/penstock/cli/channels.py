@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.channels import Gateway
     from penstock.channels.catalog import Catalog
 
-__all__ = ["Channel", "ClusterId", "Prefix", "Replicas", "check_names", "export", "info", "ls", "serve"]
+__all__ = ["Channel", "ClusterId", "Prefix", "Replicas", "check_names", "export", "info", "ls", "serve", "serve_until"]
 
 ClusterId = Annotated[str, flag("Cluster id that clients connect with.", "ID", "-cid", "--cluster-id", "--cluster_id")]
 Channel = Annotated[str, argument("Name of the channel.")]
@@ -113,7 +113,8 @@ async def serve(
         with until_signal() as stop:
             async with started(server, stop):
                 if not stop.is_set():
-                    await _serve(Gateway(server.url, **options), stop, server.url, json)
+                    pages = {"nats_monitor": server.monitor_urls[0]} if monitor else {}
+                    await serve_until(Gateway(server.url, **options, **pages), stop, server.url, json=json)
     else:
         for name, value in (("--store", store), ("--token", token), ("--no-auth", no_auth or None)):
             if value is not None:
@@ -124,7 +125,7 @@ async def serve(
                 )
         gateway = Gateway(ctx.obj.options(), **options)
         with until_signal() as stop:
-            await _serve(gateway, stop, None, json)
+            await serve_until(gateway, stop, None, json=json)
     if not json:
         typer.echo("Stopped.", err=True)
 
@@ -137,7 +138,8 @@ def _is_elsewhere(given: Globals) -> bool:
     return given.names_a_server or load_options(None).url != DEFAULT_URL
 
 
-async def _serve(gateway: Gateway, stop: asyncio.Event, url: str | None, json: bool) -> None:
+async def serve_until(gateway: Gateway, stop: asyncio.Event, url: str | None, *, json: bool) -> None:
+    """Serve until `stop` is set, or the gateway ends by itself."""
     try:
         await first(gateway.start(), stop.wait())
         if not stop.is_set():

@@ -264,7 +264,7 @@ COMMANDS: dict[str, Entry | Group] = {
     "bus": Group("Requests with sectioned, flow-controlled replies.", {"bus": "call serve"}),
     "channels": Group(
         "Serve NATS Streaming clients from JetStream, and move their channels over.",
-        {"channels": "serve ls info export", "channels_migrate": "migrate"},
+        {"channels": "serve ls info export", "channels_migrate": "migrate", "channels_old": "old_server"},
     ),
     "pipeline": Group(
         "Make, run and look at Spark pipelines over NATS.", {"pipeline": "new run status reset replay switch_"}

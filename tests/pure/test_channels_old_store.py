@@ -52,7 +52,7 @@ def test_a_store_of_the_real_server():
 
 def test_the_pages_of_the_real_server_agree_with_its_store():
     """The monitoring pages of that server, asked at the same moment, tell the same, but not what is pending."""
-    page = json.loads((GOLDEN.parent / "nats_streaming_channelsz.json").read_text())
+    page = json.loads((GOLDEN.parent / "nats_streaming_pages" / "channelsz.json").read_text())
     stored = {item.identity: item for item in from_store(OldStore(GOLDEN), OldStore(GOLDEN).channels()).durables}
     seen = 0
     for channel in page["channels"]:

@@ -37,6 +37,8 @@ FLOORS = {
     "penstock.bus.window": 0,
     "penstock.channels.wire": 0,
     "penstock.channels.names": 0,
+    "penstock.channels.old_records": 0,
+    "penstock.channels.old_words": 0,
     "penstock.channels.limits": 0,
     "penstock.channels.messages": 0,
     "penstock.channels.delivery": 0,
@@ -94,6 +96,7 @@ FLOORS = {
     "penstock.__main__": 6,
     "penstock": 0,  # the package itself: names only, loaded when used
     # files and environment that the doors share
+    "penstock.conf_file": 1,
     "penstock.context_files": 1,
     "penstock.contexts": 1,
     "penstock.credentials": 1,

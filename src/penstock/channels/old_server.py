@@ -255,10 +255,8 @@ def _external(given: dict[str, Any], settings: OldSettings, port: int, config: d
     found = [shown for name, shown in told.items() if given.pop(name, None) is not None]
     if found:
         settings.notes.append(
-            f"{', '.join(found)} has no effect: the JetStream of the other server keeps the messages."
+            f"{', '.join(found)}: no effect, as the JetStream of the other server keeps the messages."
         )
     left = [name for name in config if name != "authorization"] + (["port"] if port != 4222 else [])
     if left:
-        settings.notes.append(
-            f"{', '.join(left)} has no effect: it is for an embedded server, and another one is used."
-        )
+        settings.notes.append(f"{', '.join(left)}: no effect, as the NATS server is another one.")

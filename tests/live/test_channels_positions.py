@@ -15,7 +15,7 @@ import pytest
 from penstock.channels import Client
 from penstock.channels.old_durables import OldDurable, from_monitor, from_store
 from penstock.channels.old_store import OldStore
-from penstock.channels.positions import Verdict, plan_positions, set_positions
+from penstock.channels.positions import Fate, plan_positions, set_positions
 from penstock.channels.store import Store
 from penstock.errors import DataLossError, InputError, ServerError
 from tests.live.inprocess import invoke
@@ -53,7 +53,7 @@ async def test_durables_go_on_where_they_were(target, migrate):
     """What the real server had not got acknowledged comes again, marked; then what is new, unmarked, and no more."""
     moved = await migrate("--from-store", str(GOLDEN))
     assert [row["copied"] for row in moved["channels"]] == [10, 1, 0]
-    assert {row["verdict"] for row in moved["durables"]} == {Verdict.BROUGHT}
+    assert {row["fate"] for row in moved["durables"]} == {Fate.BROUGHT}
     assert moved["notes"] == ["2 subscriptions that are not durable end with the old server"]
     await target.serve()
     publisher = await target.client("pub")
@@ -89,13 +89,13 @@ async def test_a_dry_run_changes_nothing(target, migrate):
     """A dry run lists channels and durables, and leaves no stream behind; after the move it is the check."""
     planned = await migrate("--from-store", str(GOLDEN), "--dry-run")
     assert [row["to_copy"] for row in planned["channels"]] == [10, 1, 0]
-    assert [row["verdict"] for row in planned["durables"]] == [Verdict.BRING] * 5
+    assert [row["fate"] for row in planned["durables"]] == [Fate.BRING] * 5
     store = Store(await target.connection(), target.cluster)
     assert await store.streams() == {}
     await migrate("--from-store", str(GOLDEN))
     planned = await migrate("--from-store", str(GOLDEN), "--dry-run")
     assert [row["to_copy"] for row in planned["channels"]] == [0, 0, 0]
-    assert [row["verdict"] for row in planned["durables"]] == [Verdict.SAME] * 5
+    assert [row["fate"] for row in planned["durables"]] == [Fate.SAME] * 5
 
 
 async def test_a_rehearsal_may_be_repeated(target, migrate, tmp_path):
@@ -106,7 +106,7 @@ async def test_a_rehearsal_may_be_repeated(target, migrate, tmp_path):
     writer.subscriptions("foo", (1, subscription(1, "c", durable="d", last=2)))
     await migrate(*place)
     writer.subscriptions("foo", (1, subscription(1, "c", durable="d", last=2)), *sent(1, 3, 4))
-    assert [row["verdict"] for row in (await migrate(*place))["durables"]] == [Verdict.BROUGHT]
+    assert [row["fate"] for row in (await migrate(*place))["durables"]] == [Fate.BROUGHT]
     gateway = await target.serve()
     client = await target.client("c")
     got = Got()

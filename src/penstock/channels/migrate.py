@@ -20,7 +20,7 @@ from penstock.channels.store import MOST, Store
 from penstock.channels.subscription import Message
 from penstock.errors import DataLossError, DeadlineError, DisconnectedError, InputError
 
-__all__ = ["Copied", "RunningServer", "Source", "copy_channel", "verify_channel"]
+__all__ = ["ChannelSource", "Copied", "RunningServer", "copy_channel", "verify_channel"]
 
 _SILENCE = 2.0  # a channel that sends nothing for this long has nothing to send
 _STALL = 30.0
@@ -63,7 +63,7 @@ class SourceMessage(Protocol):
         """When it was stored, in nanoseconds since 1970."""
 
 
-class Source(Protocol):
+class ChannelSource(Protocol):
     """Where channels are copied from."""
 
     async def ends(self, channel: str) -> tuple[int, int] | None:
@@ -152,7 +152,9 @@ async def _target(store: Store, channel: str, first: int) -> ChannelStream:
     return stream
 
 
-async def copy_channel(source: Source, store: Store, channel: str, ends: tuple[int, int], advance: Advance) -> Copied:
+async def copy_channel(
+    source: ChannelSource, store: Store, channel: str, ends: tuple[int, int], advance: Advance
+) -> Copied:
     """Copy one channel from its first to its last message, `ends`, as the source gave them."""
     first, last = ends
     stream = await _target(store, channel, first)
@@ -179,7 +181,9 @@ async def _append(store: Store, stream: ChannelStream, batch: Sequence[SourceMes
     await store.append(stream, run)
 
 
-async def verify_channel(source: Source, store: Store, channel: str, ends: tuple[int, int], advance: Advance) -> int:
+async def verify_channel(
+    source: ChannelSource, store: Store, channel: str, ends: tuple[int, int], advance: Advance
+) -> int:
     """Compare every message at the source with its copy; give how many are the same.
 
     Raises DataLossError at the first one that is missing, different, or not at the source.

@@ -30,7 +30,7 @@ from penstock.channels.wire import MsgProto, decode
 from penstock.errors import InputError, RemoteProtocolError, StoreInUseError
 from penstock.server.neighbours import process_holding
 
-__all__ = ["OldStore", "StoredMessage"]
+__all__ = ["OldMessage", "OldStore"]
 
 _SLICE = re.compile(r"msgs\.([0-9]{1,18})\.dat")
 _MOST = 1000  # messages that are given together
@@ -38,7 +38,7 @@ _MOST_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class StoredMessage:
+class OldMessage:
     """A message as the old server stored it."""
 
     sequence: int
@@ -184,7 +184,7 @@ class OldStore:
         _, offset, _, size, stored = INDEX.unpack(last)
         return int(offset) + HEAD.size + int(size) if self._crc(last[:-4]) == stored else 0
 
-    def _messages(self, channel: str) -> Iterator[StoredMessage]:
+    def _messages(self, channel: str) -> Iterator[OldMessage]:
         reached = 0
         for path in self._slices(channel):
             for _, offset, content in self._records(path, typed=False, known_end=self._known_end(path)):
@@ -198,7 +198,7 @@ class OldStore:
                     what = f"has message {message.sequence} behind message {reached}"
                     raise damaged(str(path), offset, what, "Put back a copy of the folder.")
                 reached = message.sequence
-                yield StoredMessage(message.sequence, message.data, message.reply, message.timestamp)
+                yield OldMessage(message.sequence, message.data, message.reply, message.timestamp)
 
     async def ends(self, channel: str) -> tuple[int, int] | None:
         """Give the first and the last message of a channel; None if it has none."""
@@ -207,9 +207,9 @@ class OldStore:
             first, last = first or message.sequence, message.sequence
         return (first, last) if first else None
 
-    async def read(self, channel: str, start: int, last: int) -> AsyncIterator[list[StoredMessage]]:
+    async def read(self, channel: str, start: int, last: int) -> AsyncIterator[list[OldMessage]]:
         """Give a channel's messages from `start` to `last`, in batches."""
-        batch: list[StoredMessage] = []
+        batch: list[OldMessage] = []
         size = 0
         for message in self._messages(channel):
             if not start <= message.sequence <= last:

@@ -33,13 +33,13 @@ from penstock.channels.store import Store
 from penstock.connection.tasks import end
 from penstock.errors import DataLossError, InputError, NoRespondersError, ServerError
 
-__all__ = ["Planned", "Verdict", "check_positions", "plan_positions", "set_positions"]
+__all__ = ["Fate", "Planned", "check_positions", "plan_positions", "set_positions"]
 
 _MARK = "migrated"
 _GOODBYE = 2.0
 
 
-class Verdict:
+class Fate:
     """What is to become of a durable, in words for people and programs."""
 
     BRING = "bring"
@@ -53,7 +53,7 @@ class Planned:
     """A durable, and what is to become of it."""
 
     durable: OldDurable
-    verdict: str
+    fate: str
     why: str = ""
     """For a durable that is refused, the reason."""
 
@@ -106,7 +106,7 @@ async def plan_positions(
         if durable.unknown:
             why = f"{durable.unknown} messages are not acknowledged, and the pages do not tell which"
         elif durable.identity in known.found and known.is_same(durable):
-            planned.append(Planned(durable, Verdict.SAME))
+            planned.append(Planned(durable, Fate.SAME))
             continue
         elif durable.identity in known.found and not again:
             _, member = known.found[durable.identity]
@@ -116,7 +116,7 @@ async def plan_positions(
         last = (ends.get(durable.channel) or (0, 0))[1]
         if not why and last and durable.last > last:
             why = f"it was sent {durable.last}, and the channel ends at {last}"
-        planned.append(Planned(durable, Verdict.REFUSED if why else Verdict.BRING, why))
+        planned.append(Planned(durable, Fate.REFUSED if why else Fate.BRING, why))
     return planned
 
 
@@ -129,17 +129,17 @@ async def set_positions(
     copied up to the end of its source.
     """
     for item in planned:
-        if item.verdict == Verdict.REFUSED:
+        if item.fate == Fate.REFUSED:
             raise InputError(
                 f"The {item.durable.title} on {item.durable.channel} cannot be brought: {item.why}.",
                 remedy="`--dry-run` lists all of them, and `penstock channels migrate -h` says what helps.",
             )
-    bring = [item.durable for item in planned if item.verdict == Verdict.BRING]
+    bring = [item.durable for item in planned if item.fate == Fate.BRING]
     if bring:
         streams = {name: await _stream(store, name, bring, ends.get(name)) for name in {one.channel for one in bring}}
         await _write(store, bring, streams)
     await check_positions(store, [item.durable for item in planned])
-    return [replace(item, verdict=Verdict.BROUGHT) if item.verdict == Verdict.BRING else item for item in planned]
+    return [replace(item, fate=Fate.BROUGHT) if item.fate == Fate.BRING else item for item in planned]
 
 
 async def _stream(

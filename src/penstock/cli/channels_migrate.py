@@ -21,7 +21,7 @@ from penstock.cli.tables import print_table
 from penstock.errors import OptionError
 
 if TYPE_CHECKING:
-    from penstock.channels.migrate import Source
+    from penstock.channels.migrate import ChannelSource
     from penstock.channels.old_durables import OldSubscribers
     from penstock.channels.old_store import OldStore
     from penstock.channels.positions import Planned
@@ -155,7 +155,9 @@ async def _target(ctx: typer.Context, folder: Path | None) -> AsyncIterator[Conn
 
 
 @asynccontextmanager
-async def _source(ctx: typer.Context, old: OldStore | None, source: str, from_cluster: str) -> AsyncIterator[Source]:
+async def _source(
+    ctx: typer.Context, old: OldStore | None, source: str, from_cluster: str
+) -> AsyncIterator[ChannelSource]:
     from penstock.channels import Client
     from penstock.channels.migrate import RunningServer
     from penstock.options import ConnectionOptions
@@ -179,7 +181,7 @@ class _Migration:
         self._json = json
 
     async def run(
-        self, source: Source, store: Store, *, positions: bool, replace: bool, verify: bool, dry_run: bool
+        self, source: ChannelSource, store: Store, *, positions: bool, replace: bool, verify: bool, dry_run: bool
     ) -> None:
         from penstock.channels.positions import plan_positions, set_positions
 
@@ -207,7 +209,7 @@ class _Migration:
         return await from_monitor(self._monitor or "", self._channels)
 
     async def _copy(
-        self, source: Source, store: Store, name: str, ends: tuple[int, int] | None, *, verify: bool
+        self, source: ChannelSource, store: Store, name: str, ends: tuple[int, int] | None, *, verify: bool
     ) -> dict[str, Any]:
         from penstock.channels.migrate import copy_channel, verify_channel
 
@@ -243,9 +245,7 @@ class _Migration:
         if found is not None and found.others:
             notes.append(f"{found.others} subscriptions that are not durable end with the old server")
         if self._json:
-            durables = [
-                {**dataclasses.asdict(item.durable), "verdict": item.verdict, "why": item.why} for item in planned
-            ]
+            durables = [{**dataclasses.asdict(item.durable), "fate": item.fate, "why": item.why} for item in planned]
             # A list of channels is what this command printed before it knew of durables.
             print_json(rows if found is None else {"channels": rows, "durables": durables, "notes": notes})
             return
@@ -265,7 +265,7 @@ class _Migration:
                 item.durable.channel,
                 item.durable.title,
                 *counts(item.durable.last, len(item.durable.pending) + item.durable.unknown),
-                f"{item.verdict}: {item.why}" if item.why else item.verdict,
+                f"{item.fate}: {item.why}" if item.why else item.fate,
             )
             for item in planned
         ]

@@ -65,6 +65,8 @@ async def test_flags_start_it(tmp_path):
         assert "-SD has no effect: Penstock logs to standard error." in running.lines
         assert not any("s3cret" in line for line in running.lines)
         assert (tmp_path / "pid").read_text() == str(running.process.pid)
+        running.process.send_signal(signal.SIGHUP)  # a reload, once
+        await asyncio.to_thread(running.wait_for, "SIGHUP: the configuration is read at the start.")
         async with Client(to, cluster_id="mine", client_id="me") as client:
             for number in range(1, 11):
                 await client.publish("foo", b"%d" % number)

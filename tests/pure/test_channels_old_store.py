@@ -172,6 +172,28 @@ def test_messages_over_several_files(writer):
         messages(OldStore(writer.folder), "foo")
 
 
+def test_files_that_are_copied_already_are_not_read_again(writer):
+    """The index tells where a file ends, so a later run reads only what is new; a wrong index is not believed."""
+    old = writer.messages("foo", range(1, 4), 1)
+    writer.messages("foo", range(4, 7), 2)
+    content = bytearray(old.read_bytes())
+    content[-1] ^= 1
+    old.write_bytes(content)
+
+    async def later() -> list[int]:
+        store = OldStore(writer.folder)
+        assert await store.ends("foo") == (1, 6)
+        return [item.sequence async for batch in store.read("foo", 4, 6) for item in batch]
+
+    assert asyncio.run(later()) == [4, 5, 6]
+    with pytest.raises(StoreDamagedError, match="checksum"):
+        messages(OldStore(writer.folder), "foo")
+    index = old.with_suffix(".idx")
+    index.write_bytes(index.read_bytes()[:-1] + b"!")
+    with pytest.raises(StoreDamagedError, match="checksum"):
+        asyncio.run(OldStore(writer.folder).ends("foo"))
+
+
 def test_a_message_that_was_cut_off(writer):
     """A torn message is an error; not if the index, which the old server believes, ends before it."""
     path = writer.messages("foo", [1, 2])
@@ -239,6 +261,15 @@ def test_a_store_in_use(writer):
             OldStore(writer.folder).check_unused()
         assert holder.stdin is not None
         holder.stdin.close()
+
+
+def test_a_store_that_changes_meanwhile(writer):
+    """What a server that is hidden from us writes while the store is read is told."""
+    store = OldStore(writer.folder)
+    store.check_unchanged()
+    writer.subscriptions("foo", (1, subscription(1, "c", durable="d")))
+    with pytest.raises(StoreInUseError, match=r"foo/subs\.dat has changed"):
+        store.check_unchanged()
 
 
 def test_numbers_of_any_size():

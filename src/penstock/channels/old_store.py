@@ -11,6 +11,7 @@ import re
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from penstock.channels.names import is_channel
 from penstock.channels.old_records import (
@@ -65,7 +66,27 @@ class OldStore:
                 f"{self.folder} is not the folder of a NATS Streaming file store: it has no server.dat.",
                 remedy="Name the folder that the old server had as -dir.",
             )
+        self._seen = self._look()
         self.cluster_id = self._read_server()
+
+    def _look(self) -> dict[Path, tuple[int, int]]:
+        """Give size and time of each file."""
+        files = (path for path in self.folder.rglob("*.dat"))
+        return {path: (found.st_size, found.st_mtime_ns) for path in files if (found := path.stat())}
+
+    def check_unchanged(self) -> None:
+        """Raise StoreInUseError if a file has changed since the store was opened.
+
+        A server in another container, or of another user, is hidden from `check_unused`; what it writes is not.
+        """
+        now = self._look()
+        changed = [path for path in now.keys() | self._seen.keys() if now.get(path) != self._seen.get(path)]
+        if changed:
+            raise StoreInUseError(
+                f"The file {min(changed)} has changed while it was read: a server writes there.",
+                remedy="Stop the old server first.",
+                store=str(self.folder),
+            )
 
     def check_unused(self) -> None:
         """Raise StoreInUseError if a process of this machine has the store open."""
@@ -167,27 +188,42 @@ class OldStore:
         found = [(int(match[1]), path) for path in folder.iterdir() if (match := _SLICE.fullmatch(path.name))]
         return [path for _, path in sorted(found)]
 
-    def _known_end(self, path: Path) -> int:
-        """Give the byte where the last message ends that the index of a slice knows; 0 if nobody can tell.
+    def _index(self, path: Path) -> tuple[int, int, int] | None:
+        """Give the first and the last sequence that the index of a slice knows, and the byte where the last one ends.
 
-        The old server believes its index: what it does not name was never acknowledged to a publisher.
+        The old server believes its index: what that does not name was never acknowledged to a publisher. None if there
+        is no index, or none to believe.
         """
-        index = path.with_suffix(".idx")
         try:
-            content = index.read_bytes()
+            with path.with_suffix(".idx").open("rb") as file:
+                size = file.seek(0, 2)
+                if size < 4 + INDEX.size or (size - 4) % INDEX.size:
+                    return None
+                first, last = (self._index_record(file, place) for place in (4, size - INDEX.size))
+            if first is None or last is None or last[1] > path.stat().st_size:
+                return None
         except OSError:
-            return 0
-        whole = 4 + (len(content) - 4) // INDEX.size * INDEX.size
-        last = content[whole - INDEX.size : whole] if whole > 4 else b""
-        if whole != len(content) or len(last) < INDEX.size:
-            return 0
-        _, offset, _, size, stored = INDEX.unpack(last)
-        return int(offset) + HEAD.size + int(size) if self._crc(last[:-4]) == stored else 0
+            return None
+        return first[0], last[0], last[1]
 
-    def _messages(self, channel: str) -> Iterator[OldMessage]:
+    def _index_record(self, file: BinaryIO, place: int) -> tuple[int, int] | None:
+        file.seek(place)
+        content = file.read(INDEX.size)
+        if len(content) < INDEX.size:
+            return None
+        sequence, offset, _, size, stored = INDEX.unpack(content)
+        if self._crc(content[:-4]) != stored or not sequence:
+            return None
+        return int(sequence), int(offset) + HEAD.size + int(size)
+
+    def _messages(self, channel: str, start: int = 0) -> Iterator[OldMessage]:
+        """Give the messages from `start` on, perhaps with some before it."""
         reached = 0
         for path in self._slices(channel):
-            for _, offset, content in self._records(path, typed=False, known_end=self._known_end(path)):
+            index = self._index(path)
+            if index is not None and index[1] < start:
+                continue
+            for _, offset, content in self._records(path, typed=False, known_end=index[2] if index else 0):
                 try:
                     message = decode(MsgProto, content)
                 except RemoteProtocolError as error:
@@ -202,6 +238,10 @@ class OldStore:
 
     async def ends(self, channel: str) -> tuple[int, int] | None:
         """Give the first and the last message of a channel; None if it has none."""
+        indexes = [self._index(path) for path in self._slices(channel)]
+        known = [index for index in indexes if index is not None]
+        if known and len(known) == len(indexes):
+            return known[0][0], known[-1][1]
         first = last = 0
         for message in self._messages(channel):
             first, last = first or message.sequence, message.sequence
@@ -211,7 +251,7 @@ class OldStore:
         """Give a channel's messages from `start` to `last`, in batches."""
         batch: list[OldMessage] = []
         size = 0
-        for message in self._messages(channel):
+        for message in self._messages(channel, start):
             if not start <= message.sequence <= last:
                 continue
             if is_encrypted(message.sequence, message.data):

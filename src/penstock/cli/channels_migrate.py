@@ -198,6 +198,8 @@ class _Migration:
         found = await self._durables()
         planned = await plan_positions(store, found.durables, ends, again=replace)
         if not dry_run:
+            if self._old is not None:
+                self._old.check_unchanged()
             planned = await set_positions(store, planned, ends)
         self._print(rows, found, planned, dry_run=dry_run)
 

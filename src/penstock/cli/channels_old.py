@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,7 +45,7 @@ async def old_server(
         return
     options = {**plan.gateway, "timeout": ctx.obj.seconds}
     Gateway("nats://127.0.0.1:4222", **options)  # what is wrong with the options is said before anything runs
-    with until_signal() as stop, _pid_file(plan.pid_file):
+    with until_signal() as stop, _pid_file(plan.pid_file), _other_signals():
         if plan.url is not None:
             gateway = Gateway(ConnectionOptions(plan.url, **plan.login), **options)
             _tell(plan)
@@ -63,6 +66,23 @@ async def old_server(
 def _tell(plan: OldServer) -> None:
     for note in plan.notes:
         typer.echo(note, err=True)
+
+
+@contextmanager
+def _other_signals() -> Iterator[None]:
+    """Outlive the signals by which the old server was told to read its file or to open its log again."""
+    loop = asyncio.get_running_loop()
+    told = {
+        signal.SIGHUP: "SIGHUP: the configuration is read at the start. Restart to change it.",
+        signal.SIGUSR1: "SIGUSR1: there is no log file to open again.",
+    }
+    for number, note in told.items():
+        loop.add_signal_handler(number, functools.partial(typer.echo, note, err=True))
+    try:
+        yield
+    finally:
+        for number in told:
+            loop.remove_signal_handler(number)
 
 
 @contextmanager

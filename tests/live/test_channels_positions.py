@@ -13,10 +13,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from penstock.channels import Client
+from penstock.channels.migrate import copy_channel
 from penstock.channels.old_durables import OldDurable, from_monitor, from_store
 from penstock.channels.old_store import OldStore
 from penstock.channels.positions import Fate, plan_positions, set_positions
 from penstock.channels.store import Store
+from penstock.connection import api_request
 from penstock.errors import DataLossError, InputError, ServerError
 from tests.live.inprocess import invoke
 from tests.live.stan import Got, cluster_of
@@ -139,6 +141,17 @@ async def test_a_channel_whose_messages_are_all_gone(target, migrate, tmp_path):
     await client.publish("foo", b"next")
     await got.count(1)
     assert got.sequences == [42]
+
+
+async def test_files_hold_more_than_the_server_did(target, migrate):
+    """What the limits of the old server had dropped before the first copy is not missed when its files are read."""
+    store = Store(await target.connection(), target.cluster, prefix=f"{target.cluster}.")
+    await copy_channel(OldStore(GOLDEN), store, "orders", (2, 8), lambda step: None)  # as it was told while it ran
+    moved = await migrate("orders", "--from-store", str(GOLDEN))
+    [row] = moved["channels"]
+    assert (row["first"], row["end"], row["copied"], row["verified"]) == (2, 11, 2, 9)
+    await api_request(store.connection, f"STREAM.PURGE.{target.stream('orders')}", {"seq": 4})
+    assert "Message 2 of orders is missing" in await migrate("orders", "--from-store", str(GOLDEN), status=1)
 
 
 async def test_positions_need_their_messages(target, unique):

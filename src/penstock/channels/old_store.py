@@ -27,6 +27,7 @@ from penstock.channels.old_records import (
     records,
     text_of,
 )
+from penstock.channels.store import MOST
 from penstock.channels.wire import MsgProto, decode
 from penstock.errors import InputError, RemoteProtocolError, StoreInUseError
 from penstock.server.neighbours import process_holding
@@ -34,7 +35,6 @@ from penstock.server.neighbours import process_holding
 __all__ = ["OldMessage", "OldStore"]
 
 _SLICE = re.compile(r"msgs\.([0-9]{1,18})\.dat")
-_MOST = 1000  # messages that are given together
 _MOST_BYTES = 4 * 1024 * 1024
 
 
@@ -262,7 +262,7 @@ class OldStore:
                 )
             batch.append(message)
             size += len(message.data)
-            if len(batch) == _MOST or size > _MOST_BYTES:
+            if len(batch) == MOST or size > _MOST_BYTES:
                 yield batch
                 batch, size = [], 0
         if batch:

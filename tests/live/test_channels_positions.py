@@ -7,6 +7,7 @@ import json
 import shutil
 import signal
 import socket
+import sqlite3
 import urllib.request
 from contextlib import asynccontextmanager
 
@@ -85,6 +86,21 @@ async def test_durables_go_on_where_they_were(target, migrate):
     assert [(item.sequence, item.data) for item in await quiet.count(1)] == [(1, b"first")]
     for seen, number in ((got, 7), (all_acked, 1), (workers, 9), (group, 1), (quiet, 1)):
         await seen.stays(number, 0.1)
+
+
+async def test_durables_of_a_database(target, migrate, tmp_path):
+    """A SQL store gives the same durables as a file store, through whatever module opens it."""
+    path = tmp_path / "nss.db"
+    with sqlite3.connect(path) as database:
+        database.executescript(GOLDEN.with_suffix(".sql").read_text())
+    database.close()
+    moved = await migrate("--from-sql", f"sqlite3:database={path}")
+    assert [row["copied"] for row in moved["channels"]] == [9, 1, 0]
+    assert [(row["fate"], row["last"]) for row in moved["durables"]] == [
+        (Fate.BROUGHT, last) for last in (7, 10, 10, 1, 0)
+    ]
+    again = await migrate("--from-sql", f"sqlite3:database={path}", "--dry-run")
+    assert {row["fate"] for row in again["durables"]} == {Fate.SAME}
 
 
 async def test_a_dry_run_changes_nothing(target, migrate):

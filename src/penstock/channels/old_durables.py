@@ -1,4 +1,4 @@
-"""The durables of a NATS Streaming server, from its file store or from its monitoring pages.
+"""The durables of a NATS Streaming server, from its files, its database or its monitoring pages.
 
 The store tells everything. The pages tell how many messages a durable has not acknowledged, and not which; so of them a
 durable can be taken that has acknowledged all.
@@ -12,14 +12,13 @@ import urllib.request
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from penstock.channels.names import is_channel
 from penstock.channels.old_records import SubscriptionRecord
-from penstock.channels.old_store import OldStore
 from penstock.errors import InputError, UnreachableError
 
-__all__ = ["OldDurable", "OldSubscribers", "from_monitor", "from_store", "names_from_monitor"]
+__all__ = ["KeptChannels", "OldDurable", "OldSubscribers", "from_monitor", "from_store", "names_from_monitor"]
 
 _PAGE_BYTES = 256 * 1024 * 1024
 _SECONDS = 10.0
@@ -69,7 +68,19 @@ class OldSubscribers:
     """What was left out or put right, a sentence each."""
 
 
-def from_store(store: OldStore, channels: Iterable[str]) -> OldSubscribers:
+class KeptChannels(Protocol):
+    """Where a server kept its channels: files, or a database."""
+
+    notes: list[str]
+
+    def clients(self) -> set[str]:
+        """Give the ids of the clients that were connected."""
+
+    def subscriptions(self, channel: str) -> list[SubscriptionRecord]:
+        """Give the subscriptions of a channel, durable or not, with what each has not acknowledged."""
+
+
+def from_store(store: KeptChannels, channels: Iterable[str]) -> OldSubscribers:
     """Read the durables of these channels from a store."""
     connected = store.clients()
     durables: list[OldDurable] = []

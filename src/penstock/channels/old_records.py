@@ -22,7 +22,16 @@ from typing import BinaryIO
 
 from penstock.errors import RemoteProtocolError, StoreDamagedError
 
-__all__ = ["SubscriptionRecord", "Subscriptions", "checksum", "fields_of", "is_encrypted", "records", "text_of"]
+__all__ = [
+    "SubscriptionRecord",
+    "Subscriptions",
+    "checksum",
+    "fields_of",
+    "is_encrypted",
+    "read_subscription",
+    "records",
+    "text_of",
+]
 
 VERSION = 1
 HEAD = struct.Struct("<II")
@@ -170,6 +179,16 @@ class SubscriptionRecord:
     pending: set[int] = field(default_factory=set)
 
 
+def read_subscription(content: bytes) -> SubscriptionRecord:
+    """Read a subscription, with nothing pending."""
+    fields = fields_of(content)
+    texts = text_of(fields, 2), text_of(fields, 3), text_of(fields, 8)
+    numbers = _number(fields, 6), _number(fields, 7), _number(fields, 9)
+    # Servers before 0.3 did not say that a durable is one.
+    keep = bool(_number(fields, 10)) or (bool(texts[2]) and not texts[1])
+    return SubscriptionRecord(_number(fields, 1), *texts, *numbers, keep)
+
+
 class Subscriptions:
     """What the records of one `subs.dat` add up to."""
 
@@ -182,17 +201,7 @@ class Subscriptions:
         id = _number(fields, 1)
         known = self.known.get(id)
         if kind in (1, 2):
-            made = SubscriptionRecord(
-                id,
-                text_of(fields, 2),
-                text_of(fields, 3),
-                text_of(fields, 8),
-                _number(fields, 6),
-                _number(fields, 7),
-                _number(fields, 9),
-                # Servers before 0.3 did not say that a durable is one.
-                bool(_number(fields, 10)) or (bool(text_of(fields, 8)) and not text_of(fields, 3)),
-            )
+            made = read_subscription(content)
             if kind == 2 and known is not None:
                 made.pending = known.pending
             self.known[id] = made

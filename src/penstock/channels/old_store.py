@@ -32,7 +32,7 @@ from penstock.channels.wire import MsgProto, decode
 from penstock.errors import InputError, RemoteProtocolError, StoreInUseError
 from penstock.server.neighbours import process_holding
 
-__all__ = ["OldMessage", "OldStore"]
+__all__ = ["OldMessage", "OldStore", "read_server_info", "refuse_encrypted"]
 
 _SLICE = re.compile(r"msgs\.([0-9]{1,18})\.dat")
 _MOST_BYTES = 4 * 1024 * 1024
@@ -46,6 +46,27 @@ class OldMessage:
     data: bytes
     reply: str
     timestamp: int
+
+
+def read_server_info(content: bytes, where: str) -> str:
+    """Give the cluster id of a server; InputError if it was one of several."""
+    fields = fields_of(content)
+    if text_of(fields, 9):
+        raise InputError(
+            f"The store {where} is of a server that ran with -clustered: its subscriptions are in its log.",
+            remedy="Read them from the monitoring pages of the leader instead: --from-monitor.",
+        )
+    return text_of(fields, 1)
+
+
+def refuse_encrypted(channel: str, sequence: int, data: bytes) -> None:
+    """Raise InputError for a message that the old server encrypted."""
+    if is_encrypted(sequence, data):
+        raise InputError(
+            f"The messages of {channel} in this store are encrypted.",
+            remedy="Copy them from the running server (--from), which has the key; when all are there, "
+            "--no-verify brings the positions.",
+        )
 
 
 class OldStore:
@@ -114,13 +135,8 @@ class OldStore:
         found = [content for _, _, content in self._records(path, typed=False)]
         if len(found) != 1:
             raise damaged(str(path), 4, f"has {len(found)} records, and not one", "Put back a copy of the file.")
-        fields = self._fields(path, found[0])
-        if text_of(fields, 9):
-            raise InputError(
-                f"The store {self.folder} is of a server that ran with -clustered: its subscriptions are in its log.",
-                remedy="Read them from the monitoring pages of the leader instead: --from-monitor.",
-            )
-        return text_of(fields, 1)
+        self._fields(path, found[0])
+        return read_server_info(found[0], str(self.folder))
 
     def channels(self) -> list[str]:
         """Give the names of the channels."""
@@ -254,12 +270,7 @@ class OldStore:
         for message in self._messages(channel, start):
             if not start <= message.sequence <= last:
                 continue
-            if is_encrypted(message.sequence, message.data):
-                raise InputError(
-                    f"The messages of {channel} in {self.folder} are encrypted.",
-                    remedy="Copy them from the running server (--from), which has the key; when all are there, "
-                    "--no-verify brings the positions.",
-                )
+            refuse_encrypted(channel, message.sequence, message.data)
             batch.append(message)
             size += len(message.data)
             if len(batch) == MOST or size > _MOST_BYTES:

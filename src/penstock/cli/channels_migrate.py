@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import secrets
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,10 +23,13 @@ from penstock.errors import OptionError
 if TYPE_CHECKING:
     from penstock.channels.migrate import ChannelSource
     from penstock.channels.old_durables import OldSubscribers
+    from penstock.channels.old_sql import OldDatabase
     from penstock.channels.old_store import OldStore
     from penstock.channels.positions import Planned
     from penstock.channels.store import Store
     from penstock.connection import Connection
+
+    Kept = OldStore | OldDatabase
 
 __all__ = ["migrate"]
 
@@ -42,6 +45,10 @@ async def migrate(
         str | None, flag("Its monitoring address, for channels and, with --positions, durables.", "URL")
     ] = None,
     from_store: Annotated[Path | None, flag("The folder of its file store, when it is stopped.", "DIR")] = None,
+    from_sql: Annotated[
+        str | None,
+        flag("Its SQL database, when it is stopped: a DB-API module and what it takes.", "MODULE:KEY=VALUE&..."),
+    ] = None,
     cluster_id: Annotated[
         str | None,
         flag("Cluster id to move to; the one of the source if none.", "ID", "-cid", "--cluster-id", "--cluster_id"),
@@ -50,7 +57,7 @@ async def migrate(
     subject_prefix: Prefix = "",
     replicas: Replicas = 1,
     positions: Annotated[
-        bool | None, flag("Bring the positions of durables; on with --from-store, off otherwise.")
+        bool | None, flag("Bring the positions of durables; on with --from-store and --from-sql, off otherwise.")
     ] = None,
     replace_positions: Annotated[bool, flag("Put durables back that clients of a gateway have used already.")] = False,
     dry_run: Annotated[bool, flag("Say what would be moved, and change nothing.")] = False,
@@ -64,44 +71,58 @@ async def migrate(
     json: Json = False,
 ) -> None:
     """Copy channels and durables of a NATS Streaming server; run it again to go on where it stopped."""
-    from penstock.channels.old_store import OldStore
-
-    _check_source(channels, source, from_monitor, from_store, positions)
+    _check_source(channels, source, from_monitor, [("--from-store", from_store), ("--from-sql", from_sql)], positions)
     check_names(from_cluster)
     check_names(cluster_id or from_cluster, subject_prefix, replicas)
-    old = OldStore(from_store, truncate=truncate_bad_eof, polynomial=crc_poly) if from_store is not None else None
-    if old is not None and not dry_run:
-        old.check_unused()
-    cluster = cluster_id or (old.cluster_id if old is not None else from_cluster)
-    check_names(cluster)
-    job = _Migration(await _listed(channels or [], from_monitor, old), from_monitor, old, json=json)
-    async with _target(ctx, store) as client, _source(ctx, old, source, from_cluster) as opened:
-        from penstock.channels.store import Store
+    with _opened(from_store, from_sql, truncate=truncate_bad_eof, polynomial=crc_poly) as old:
+        if old is not None and not dry_run:
+            old.check_unused()
+        cluster = cluster_id or (old.cluster_id if old is not None else from_cluster)
+        check_names(cluster)
+        job = _Migration(await _listed(channels or [], from_monitor, old), from_monitor, old, json=json)
+        async with _target(ctx, store) as client, _source(ctx, old, source, from_cluster) as opened:
+            from penstock.channels.store import Store
 
-        await job.run(
-            opened,
-            Store(client, cluster, prefix=subject_prefix, replicas=replicas),
-            positions=old is not None if positions is None else positions,
-            replace=replace_positions,
-            verify=verify,
-            dry_run=dry_run,
-        )
+            await job.run(
+                opened,
+                Store(client, cluster, prefix=subject_prefix, replicas=replicas),
+                positions=old is not None if positions is None else positions,
+                replace=replace_positions,
+                verify=verify,
+                dry_run=dry_run,
+            )
+
+
+@contextmanager
+def _opened(folder: Path | None, database: str | None, **how: Any) -> Iterator[Kept | None]:
+    """Open what the old server left behind; None if it runs."""
+    from penstock.channels.old_sql import OldDatabase
+    from penstock.channels.old_store import OldStore
+
+    if folder is not None:
+        yield OldStore(folder, **how)
+    elif database is not None:
+        with closing(OldDatabase(database)) as opened:
+            yield opened
+    else:
+        yield None
 
 
 def _check_source(
     channels: list[str] | None,
     source: str,
     from_monitor: str | None,
-    from_store: Path | None,
+    left: list[tuple[str, object]],
     positions: bool | None,
 ) -> None:
-    if from_store is not None and (source or from_monitor):
+    given = [name for name, value in left if value is not None]
+    if len(given) > 1 or (given and (source or from_monitor)):
         raise OptionError(
-            "--from-store is given, and another source.",
-            remedy="Copy from the running server with --from; when it is stopped, use --from-store alone.",
-            option="--from-store",
+            f"{given[0]} is given, and another source.",
+            remedy=f"Copy from the running server with --from; when it is stopped, use {given[0]} alone.",
+            option=given[0],
         )
-    if from_store is not None:
+    if given:
         return
     if not source:
         raise OptionError(
@@ -119,7 +140,7 @@ def _check_source(
         )
 
 
-async def _listed(named: list[str], monitor: str | None, old: OldStore | None) -> list[str]:
+async def _listed(named: list[str], monitor: str | None, old: Kept | None) -> list[str]:
     """Give the channels to move: those that were named, or all that the source lists."""
     from penstock.channels.old_durables import names_from_monitor
 
@@ -155,9 +176,7 @@ async def _target(ctx: typer.Context, folder: Path | None) -> AsyncIterator[Conn
 
 
 @asynccontextmanager
-async def _source(
-    ctx: typer.Context, old: OldStore | None, source: str, from_cluster: str
-) -> AsyncIterator[ChannelSource]:
+async def _source(ctx: typer.Context, old: Kept | None, source: str, from_cluster: str) -> AsyncIterator[ChannelSource]:
     from penstock.channels import Client
     from penstock.channels.migrate import RunningServer
     from penstock.options import ConnectionOptions
@@ -174,7 +193,7 @@ async def _source(
 class _Migration:
     """One run: the messages of each channel, then the durables."""
 
-    def __init__(self, channels: list[str], monitor: str | None, old: OldStore | None, *, json: bool) -> None:
+    def __init__(self, channels: list[str], monitor: str | None, old: Kept | None, *, json: bool) -> None:
         self._channels = channels
         self._monitor = monitor
         self._old = old
@@ -207,7 +226,7 @@ class _Migration:
         from penstock.channels.old_durables import from_monitor, from_store
 
         if self._old is not None:
-            return await asyncio.to_thread(from_store, self._old, self._channels)
+            return from_store(self._old, self._channels)  # here: a database belongs to the thread that opened it
         return await from_monitor(self._monitor or "", self._channels)
 
     async def _copy(
@@ -257,7 +276,7 @@ class _Migration:
         table = [(*row.values(),) if row["stream"] else (row["channel"], "", *list(row.values())[2:]) for row in rows]
         print_table(title, ("Channel", "Stream", "#First", "#End", *done), table)
         if found is None:
-            typer.echo("Durables were not asked for: --from-store, or --positions, brings them.", err=True)
+            typer.echo("Durables were not asked for: --from-store, --from-sql or --positions brings them.", err=True)
             return
         if not planned:
             typer.echo("No durables.")

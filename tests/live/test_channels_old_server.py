@@ -146,6 +146,13 @@ streaming {{ id: c, username: alice, password: %s }}
         to = ConnectionOptions(f"nats://127.0.0.1:{port}", user="bob", password="bar")
         async with Client(to, cluster_id="c", client_id="me") as client:
             await client.publish("foo", b"x")
+    accounts = "accounts { A { users = [{user: alice, password: foo}, {user: bob, password: bar}] }, B { users = [] } }"
+    head, _, tail = (text % "foo").partition("authorization {")
+    path.write_text(f"{head}{accounts}\n{tail[tail.index('streaming') :]}")
+    async with gateway(tmp_path, "-c", str(path)) as running:
+        assert "The account A keeps the channels: JetStream is on for it." in running.lines
+        async with Client(to, cluster_id="c", client_id="me") as client:
+            await client.publish("foo", b"x")
     path.write_text(text % "wrong")
     done = await asyncio.to_thread(Command(tmp_path), "channels", "old-server", "--", "-c", str(path))
     assert done.returncode == 1

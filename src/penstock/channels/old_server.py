@@ -57,7 +57,7 @@ def plan_old_server(arguments: Sequence[str], environment: Mapping[str, str] | N
     login, config = _security(given, settings.server)
     url = given.pop("nats_server", None) or None
     if url is None:
-        server = _embedded(given, settings, config, host, port, variables)
+        server = _embedded(given, settings, config, login.get("user", ""), host, port, variables)
         page_host = server["host"]
     else:
         server = {}
@@ -177,6 +177,7 @@ def _embedded(
     given: dict[str, Any],
     settings: OldSettings,
     config: dict[str, Any],
+    user: str,
     host: str | None,
     port: int,
     variables: Mapping[str, str],
@@ -202,6 +203,8 @@ def _embedded(
     if kind == "MEMORY" and folder:
         settings.notes.append("-dir has no effect: the store is MEMORY, which goes with the process.")
     _encrypt(given, config, variables)
+    if user:
+        _enable_jetstream(config, user, settings)
     safe = any(name in config for name in _LOGINS) or bool(dict(config.get("tls") or {}).get("verify"))
     if host is None and not safe:
         settings.notes.append(
@@ -219,6 +222,17 @@ def _embedded(
         # A word of configuration tells the embedded server that whoever wrote it decided on the logins.
         "config": write_conf(config) or "# as the old server",
     }
+
+
+def _enable_jetstream(config: dict[str, Any], user: str, settings: OldSettings) -> None:
+    """Let the account of the gateway's user store messages, which the old server did by itself."""
+    accounts = config.get("accounts")
+    for name, account in accounts.items() if isinstance(accounts, dict) else ():
+        users = account.get("users") if isinstance(account, dict) else None
+        known = {item.get("user") or item.get("username") for item in users or () if isinstance(item, dict)}
+        if user in known and "jetstream" not in account:
+            account["jetstream"] = "enabled"
+            settings.notes.append(f"The account {name} keeps the channels: JetStream is on for it.")
 
 
 def _is_here(host: str) -> bool:

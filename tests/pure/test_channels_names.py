@@ -175,6 +175,10 @@ def test_golden_records():
     written = b'{"v":1,"last":9,"pending":{"7":[[5,7],[9,10]]},"stream":"2026-01-02T03:04:05.678Z"}'
     assert encode_group(group) == written
     assert decode_group(written).created == group.stream.created
+    assert decode_group(written).sent == 0, "as gateways wrote it that did not say it ahead"
+    written = b'{"v":1,"last":9,"pending":{"7":[[5,7],[9,10]]},"stream":"2026-01-02T03:04:05.678Z","sent":265}'
+    assert encode_group(group, 265) == written
+    assert decode_group(written).sent == 265
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"[]", b"{}", b'{"v":2}'])

@@ -116,6 +116,7 @@ class Service:
         self.writer = ClientWriter(front, lambda: lease.valid)
         self.lease = lease
         self.shared = Shared(self.writer, self.store, state)
+        state.on_reserved = self._reserved
         self.clients = Clients(options, self.writer, front.options.inbox_prefix, self._expire)
         self.channels: dict[str, Channel] = {}
         self.connecting: set[str] = set()  # ids of which we find out whether they are taken
@@ -218,13 +219,18 @@ class Service:
         return self._add(stream)
 
     def _place(self, group: Group, position: GroupRecord | None) -> None:
-        """Put a group where it was; if nobody knows, or its stream is not the same, where it can miss nothing."""
+        """Put a group where it was; if nobody knows, or its stream is not the same, where it can miss nothing.
+
+        What it may have got before, and gets again, is in doubt.
+        """
         stream = self.channels[group.channel].stream
         before, wrong = stream.first - 1, ""
+        group.doubt = stream.last
         if position is None:
             wrong = "is lost: it gets all messages again"
         elif position.created and position.created != stream.created:
             wrong = "is one in another stream, which was replaced: it gets all messages of the new one"
+            group.doubt = 0
         elif position.last > stream.last and not position.created:
             wrong = f"is past the end at {stream.last}: it gets all messages again"
         elif position.last > stream.last:
@@ -236,6 +242,11 @@ class Service:
             self.state.touch(group)
         elif position is not None:
             group.last = position.last
+            group.reserved = max(position.last, position.sent)
+            if not self.state.forgot:
+                group.doubt = min(group.reserved, stream.last)
+            if position.sent > position.last:
+                self.state.touch(group)  # what is stored from now on is not in doubt
         for member in group.members:
             pending = position.pending.get(member.number, ()) if position is not None else ()
             member.pending = {sequence: 0.0 for sequence in pending if sequence <= group.last}
@@ -251,6 +262,8 @@ class Service:
         self._taps.clear()
         self.queue.release()
         self.writer.end()
+        groups = (group for channel in self.channels.values() for group in channel.subscribers.groups)
+        self.state.settle(group for group in groups if group.reserved > group.last)
         self.clients.end()
         for channel in self.channels.values():
             channel.end()
@@ -319,6 +332,11 @@ class Service:
     def _expire(self, client: Connected) -> None:
         log.warning("Channels: client %s misses heartbeats and is closed.", client.record.id)
         self.queue.add(requests.expire, b"", client.record.id.encode())
+
+    def _reserved(self, group: Group) -> None:
+        channel = self.channels.get(group.channel)
+        if channel is not None and group in channel.subscribers.groups:
+            self.writer.wake(channel.delivery(group))
 
     # -- channels and members ----------------------------------------------------------------------------------------
 

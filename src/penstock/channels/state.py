@@ -7,7 +7,8 @@ The state stream keeps the last message of each subject below `_PENSTOCK.channel
     info              what stays the same for the cluster, such as the inbox of acks
     client.<id>       a client
     sub.<number>      a subscription
-    pos.<number>      the position of a group of subscriptions, and what they have not acknowledged
+    pos.<number>      the position of a group of subscriptions, what they have not acknowledged, and up to where
+                      messages may have been sent since: it is written before they are
 
 Every write by the leader is on condition that the last message on `lead` is still its own. So a leader that slept
 through its lease cannot overwrite what its successor wrote: JetStream refuses, and it steps down. What is deleted
@@ -21,7 +22,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from penstock.channels.delivery import Group, Member
 from penstock.channels.names import state_stream, state_subject
@@ -75,6 +76,8 @@ class State:
         self.identity = secrets.token_hex(8)
         self.epoch = 0  # the sequence of our message on `lead`, zero while we do not lead
         self.on_lost: Callable[[], None] = lambda: None
+        self.on_reserved: Callable[[Group], None] = lambda group: None  # a group that waits may send on
+        self._ahead = True  # whether positions say more than was sent
         self._puts: dict[str, bytes] = {}
         self._groups: dict[int, Group] = {}
         self._wake = asyncio.Event()
@@ -140,6 +143,7 @@ class State:
         self.epoch = ack.sequence
         self._puts.clear()
         self._groups.clear()
+        self._ahead = True
         await self._write(self._pulse())
         return True
 
@@ -178,6 +182,12 @@ class State:
         self._groups[group.number] = group
         self._wake.set()
 
+    def settle(self, groups: Iterable[Group]) -> None:
+        """Remember of these groups exactly what was sent, because nothing more will be."""
+        self._ahead = False
+        for group in groups:
+            self.touch(group)
+
     def remember(self, group: Group, member: Member) -> None:
         """Remember a subscription and its group's position."""
         self.touch(group)
@@ -208,7 +218,8 @@ class State:
             began = time.perf_counter()
             # Positions first: a subscription without one would begin anew, one too many does no harm.
             groups, self._groups, puts, self._puts = self._groups, {}, self._puts, {}
-            items = [(f"{self._head}pos.{number}", encode_group(group)) for number, group in groups.items()]
+            reserved = [(group, group.reserve(ahead=self._ahead)) for group in groups.values()]
+            items = [(f"{self._head}pos.{group.number}", encode_group(group, sent)) for group, sent in reserved]
             items += puts.items()
             spent = time.perf_counter() - began
             while items:
@@ -217,6 +228,11 @@ class State:
                     log.error("Channels: this gateway does not lead any more.")
                     self.on_lost()
                     return
+            for group, sent in reserved:
+                group.reserved = sent
+                if group.waits:
+                    group.waits = False
+                    self.on_reserved(group)
             for future in waiting:
                 if not future.done():
                     future.set_result(None)

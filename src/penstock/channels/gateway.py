@@ -32,6 +32,7 @@ from penstock.errors import (
 )
 from penstock.options import ConnectionOptions
 from penstock.wire.jetstream.verdicts import may_ask_again
+from penstock.wire.patience import Deadline
 
 __all__ = ["Gateway"]
 
@@ -39,7 +40,10 @@ log = logging.getLogger("penstock.channels")
 
 _OLDEST = (2, 12)  # atomic batches
 _START = 30.0
-_GOODBYE = 2.0
+_STOP = 3.5  # seconds that a stop takes at most, and its parts: the state, the goodbye, what is on its way
+_FLUSH = 1.5
+_GOODBYE = 1.0
+_CLOSE = 0.5
 _AGAIN = 1.0
 _SOON = 0.1
 
@@ -155,27 +159,30 @@ class Gateway:
     async def stop(self) -> None:
         """Stop serving, let a standby take over, and close the connections; clients and positions stay stored.
 
-        It takes some seconds at most, whatever JetStream does meanwhile.
+        It takes a few seconds at most, whatever JetStream does meanwhile.
         """
         async with self._stopping:
+            deadline = Deadline(_STOP)
             service, lease = self.service, self._lease
             if service is not None:
-                async with _in_time(logging.WARNING, "JetStream did not take the last of the state in time."):
+                async with _in_time(
+                    deadline.within(_FLUSH), logging.WARNING, "JetStream did not take the last of the state in time."
+                ):
                     await service.stop()
                     await service.state.flush()
             if self._task is not None:
-                await end([self._task])  # what ended it is for `wait` to tell
+                await end([self._task], within=max(_CLOSE, deadline.left))  # what ended it is for `wait` to tell
                 self._task = None
-            await self._step_down()
+            async with _in_time(deadline.within(_GOODBYE), logging.WARNING, "something of it does not end."):
+                await self._step_down()
             if lease is not None and lease.valid and self._back is not None and self._back.is_connected:
-                async with _in_time(logging.DEBUG, "the goodbye did not get through."):
+                async with _in_time(deadline.within(_GOODBYE), logging.DEBUG, "the goodbye did not get through."):
                     await lease.release()  # a standby takes over at once
             if self._monitor is not None:
                 await self._monitor.stop()
                 self._monitor = None
-            for connection in (self._front, self._back):
-                if connection is not None:
-                    await connection.close()
+            connections = [connection for connection in (self._front, self._back) if connection is not None]
+            await asyncio.gather(*(connection.close(within=_CLOSE) for connection in connections))
             self._front = self._back = self._state = self._lease = None
 
     async def _step_down(self) -> None:
@@ -256,10 +263,10 @@ class Gateway:
 
 
 @asynccontextmanager
-async def _in_time(level: int, failure: str) -> AsyncIterator[None]:
+async def _in_time(deadline: Deadline, level: int, failure: str) -> AsyncIterator[None]:
     """Give what is done last only so much time, however JetStream stands."""
     try:
-        async with asyncio.timeout(_GOODBYE):
+        async with asyncio.timeout(deadline.left):
             yield
     except TimeoutError:
         log.log(level, "Channels: %s", failure)

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Self
 
 from penstock.channels.lease import Lease
+from penstock.channels.limits import HEADER_ROOM, PAYLOAD
 from penstock.channels.monitoring import Monitor
 from penstock.channels.options import GatewayOptions
 from penstock.channels.service import Service
@@ -121,6 +122,7 @@ class Gateway:
             self._front = await connect(self._given, on_reconnect=self._reconnected)
             self._back = await connect(self._given, request_timeout=self.options.timeout)
             _check_version(self._front)
+            _tell_largest(self._front)
             self._state = State(self._back, self.options.cluster_id, replicas=self.options.replicas)
             self._lease = Lease(self.options, self._front, self._state)
             if self.options.monitor is not None:
@@ -270,6 +272,18 @@ async def _in_time(deadline: Deadline, level: int, failure: str) -> AsyncIterato
             yield
     except TimeoutError:
         log.log(level, "Channels: %s", failure)
+
+
+def _tell_largest(client: Connection) -> None:
+    """Say that the server takes less than the old one did, with what is stored beside a message."""
+    if client.max_payload < PAYLOAD:
+        log.warning(
+            "Channels: messages of more than %d bytes are refused, because the server takes %d with all that is stored "
+            "beside them; set its max_payload to %d for messages as large as NATS Streaming took by default.",
+            client.max_payload - HEADER_ROOM,
+            client.max_payload,
+            PAYLOAD,
+        )
 
 
 def _check_version(client: Connection) -> None:

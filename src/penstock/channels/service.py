@@ -25,6 +25,7 @@ from penstock.channels.clients import Clients, Connected
 from penstock.channels.delivery import Group, Member
 from penstock.channels.lease import Lease
 from penstock.channels.messages import ChannelStream
+from penstock.channels.names import is_inbox
 from penstock.channels.options import GatewayOptions
 from penstock.channels.requests import Refusal
 from penstock.channels.state import State
@@ -43,6 +44,7 @@ _RECENT_BYTES = 64 * 1024 * 1024  # for all channels together
 _RECENT_EACH = 2 * 1024 * 1024
 _LOOK_AROUND = 1.0
 _QUEUE_BYTES = 64 * 1024 * 1024
+_RESERVED = b"$"  # begins the subjects of JetStream: an answer there would be a request in our name
 _REQUEST_BYTES = 64  # that a request costs us beside its content
 
 Handle = Callable[["Service", bytes, bytes], Awaitable[None]]
@@ -273,7 +275,7 @@ class Service:
 
     def _queueing(self, handle: Handle | None) -> Callable[..., Awaitable[object] | None]:
         def arrived(subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> Awaitable[object] | None:
-            return self.queue.put(handle, reply, data)
+            return self.queue.put(handle, reply if reply[:1] != _RESERVED else b"", data)
 
         return arrived
 
@@ -323,6 +325,8 @@ class Service:
             ping = decode(Ping, data)
         except RemoteProtocolError:
             return  # as the old server: no answer at all
+        if reply[:1] == _RESERVED:
+            return
         client = self.clients.by_conn.get(ping.connID)
         if client is not None:
             self.clients.pinged(client)
@@ -367,6 +371,10 @@ class Service:
         channel = self._add(stream)
         self.watch_activity(channel)
         return channel
+
+    def may_send_to(self, inbox: str) -> bool:
+        """Tell whether a client may have something sent there; not if it became a message of a channel."""
+        return is_inbox(inbox) and all(channel.stream.subject != inbox for channel in self.channels.values())
 
     def attach(self, channel: Channel, group: Group, member: Member) -> None:
         """Make a member part of its channel, its client and the acks."""

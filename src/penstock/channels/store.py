@@ -85,7 +85,9 @@ class Store:
             page = await self._ask("STREAM.LIST", {"offset": offset})
             streams = page.get("streams") or []
             for item in streams:
-                if (channel := channel_of(self.cluster, item["config"]["name"])) is not None:
+                config = item["config"]
+                noted = config.get("metadata", {}).get("penstock.channel", "")
+                if (channel := channel_of(self.cluster, config["name"], noted)) is not None:
                     found[channel] = item
             offset += len(streams)
             if not streams or offset >= page.get("total", 0):

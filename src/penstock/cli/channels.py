@@ -79,7 +79,7 @@ async def serve(
 ) -> None:
     """Serve NATS Streaming clients until Ctrl-C: on the server of -s or a context, else on an embedded one."""
     from penstock.channels import ChannelLimits, Gateway, Limits
-    from penstock.channels.limits import gather_limits
+    from penstock.channels.limits import PAYLOAD, gather_limits
 
     options: dict[str, Any] = {
         "cluster_id": cluster_id,
@@ -110,7 +110,7 @@ async def serve(
         from penstock.server import Server
 
         Gateway("nats://127.0.0.1:4222", **options)  # what is wrong with the options is said before a server runs
-        server = Server(store=store, port=port, token=token, auth=not no_auth, sync=sync)
+        server = Server(store=store, port=port, token=token, auth=not no_auth, sync=sync, max_payload=PAYLOAD)
         with until_signal() as stop:
             async with started(server, stop):
                 if not stop.is_set():

@@ -77,8 +77,8 @@ async def test_no_repeat_without_its_mark(stan, tmp_path, kills):
 
 async def test_what_was_sent_after_the_last_write_of_the_state(stan, monkeypatch):
     """What goes out while the state cannot be written is bounded, and marked if a successor sends it again."""
-    first = await stan.serve()
-    client = await stan.client()
+    first = await stan.serve(lease=600.0)
+    client = await stan.client(ping_interval=600)
     got, shared = Got(), [Got(), Got()]
     await client.subscribe("foo", got, max_in_flight=1)
     for one in shared:
@@ -90,14 +90,13 @@ async def test_what_was_sent_after_the_last_write_of_the_state(stan, monkeypatch
         await never.wait()
 
     monkeypatch.setattr(first.service.state, "_write", write)
-    for number in range(600):
-        await client.publish("foo", b"%d" % number)
+    await publish_surely(client, "foo", range(600))
     [plain, queue] = first.service.channels["foo"].subscribers.groups
     await until(lambda: plain.waits and queue.waits)
     assert 0 < len(got) == plain.reserved < 600, "no more goes out than the state says"
     await end([first._task, *first._work])
-    first._service.writer.end()  # as if it was killed
-    await stan.serve(standby=True)
+    await first._front.close()  # as if it was killed
+    await stan.serve()
     for members in ([got], shared):
         await until(lambda members=members: len({item for one in members for item in one.data}) == 600)
         check_marks(members)

@@ -70,10 +70,11 @@ class Gateway:
         self._given = given.replace(
             reconnect=True, reconnect_attempts=-1, reconnect_wait=min(given.reconnect_wait, 0.25)
         )
-        # Two connections: back pressure on the one to the clients, which stops the reading, must not stop the answers
-        # of JetStream on the other.
+        # Three connections: back pressure on the one to the clients, which stops the reading, must not stop the answers
+        # of JetStream on the second one; and the pulse has nothing to wait behind.
         self._front: Connection | None = None
         self._back: Connection | None = None
+        self._pulse: Connection | None = None
         self._state: State | None = None
         self._lease: Lease | None = None
         self._service: Service | None = None
@@ -123,7 +124,9 @@ class Gateway:
             self._back = await connect(self._given, request_timeout=self.options.timeout)
             _check_version(self._front)
             _tell_largest(self._front)
-            self._state = State(self._back, self.options.cluster_id, replicas=self.options.replicas)
+            self._pulse = await connect(self._given, request_timeout=self.options.timeout)
+            options = self.options
+            self._state = State(self._back, options.cluster_id, replicas=options.replicas, pulse=self._pulse)
             self._lease = Lease(self.options, self._front, self._state)
             if self.options.monitor is not None:
                 self._monitor = Monitor(self, self.options.monitor)
@@ -177,15 +180,15 @@ class Gateway:
                 self._task = None
             async with _in_time(deadline.within(_GOODBYE), logging.WARNING, "something of it does not end."):
                 await self._step_down()
-            if lease is not None and lease.valid and self._back is not None and self._back.is_connected:
+            if lease is not None and lease.valid and self._pulse is not None and self._pulse.is_connected:
                 async with _in_time(deadline.within(_GOODBYE), logging.DEBUG, "the goodbye did not get through."):
                     await lease.release()  # a standby takes over at once
             if self._monitor is not None:
                 await self._monitor.stop()
                 self._monitor = None
-            connections = [connection for connection in (self._front, self._back) if connection is not None]
+            connections = [connection for connection in (self._front, self._back, self._pulse) if connection]
             await asyncio.gather(*(connection.close(within=_CLOSE) for connection in connections))
-            self._front = self._back = self._state = self._lease = None
+            self._front = self._back = self._pulse = self._state = self._lease = None
 
     async def _step_down(self) -> None:
         """End everything that runs while we lead; what is ended already stays so."""

@@ -30,6 +30,7 @@ log = logging.getLogger("penstock.channels")
 
 _PROBE = 0.25
 _PULSES = 8  # for each lease
+_SURELY = 3  # times that something was written while we looked: somebody lives
 
 
 class Lease:
@@ -100,6 +101,24 @@ class Lease:
             self._renewed.set()
 
     async def _somebody_serves(self) -> bool:
+        """Tell whether anybody serves the cluster; one who listens and does not answer may be slow, or just dead.
+
+        It is slow if it writes on. Something that a dead one wrote can come late, so once is not enough.
+        """
+        until, seen, changes = self._loop.time() + self._options.lease, await self._state.end(), 0
+        while True:
+            heard = await self._probe()
+            if heard is not None:
+                return heard
+            sequence = await self._state.end()
+            changes, seen = changes + (sequence != seen), sequence
+            if changes >= _SURELY:
+                return True
+            if self._loop.time() > until:
+                return False
+
+    async def _probe(self) -> bool | None:
+        """Ask who serves the cluster: whether somebody answers, False if nobody listens, None if nothing comes."""
         subject = f"{self._options.discover_prefix}.{self._options.cluster_id}"
         content = ConnectRequest(clientID=self._options.cluster_id).SerializeToString()
         heard: list[bytes | None] = []
@@ -113,17 +132,8 @@ class Lease:
                 lambda reply: frame(subject.encode(), content, reply), hear, (subject,), timeout=_PROBE
             )
         except DeadlineError:
-            return await self._somebody_writes()
+            return None
         return not is_nobody(heard[0])  # NATS says at once that nobody listens
-
-    async def _somebody_writes(self) -> bool:
-        """Tell whether who listens, and does not answer, is slow and not dead: whether it writes within a lease."""
-        seen, until = await self._state.end(), self._loop.time() + self._options.lease
-        while self._loop.time() < until:
-            await asyncio.sleep(min(0.25, self._options.lease / 8))
-            if await self._state.end() != seen:
-                return True
-        return False
 
     async def _until_silent(self) -> int:
         """Watch what the leader writes until nothing comes for a lease, or until it says goodbye.

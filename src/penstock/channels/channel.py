@@ -155,6 +155,10 @@ class GroupDelivery:
                     self._read_ahead()
                     break
                 sequence = group.last + 1
+                if sequence > limit:  # what was missing in between led beyond what the state says
+                    self._ahead.appendleft((sequence, content))
+                    self._hold(len(content))
+                    break
             if sequence > group.doubt:
                 group.assign(member, sequence, now)
             else:

@@ -30,7 +30,7 @@ class Child:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
 
-    async def wait_for(self, text: str, timeout: float = 30.0) -> None:
+    async def wait_for(self, text: str, timeout: float = 90.0) -> None:
         async with asyncio.timeout(timeout):
             while True:
                 line = (await self.process.stderr.readline()).decode()

@@ -345,3 +345,39 @@ def test_nothing_is_ever_lost(steps):
         assert len(held) == len(set(held))
         assert set(held) | acked == set(range(1, group.last + 1))
         assert not set(held) & acked
+
+
+def test_how_far_the_state_goes_ahead():
+    """The state says further ahead what may have been sent while messages wait for it, and less far when few go out."""
+    group, _ = plain()
+    group.last = 10
+    first = group.reserve() - group.last
+    group.waits = True
+    assert group.reserve() - group.last == 2 * first
+    for _ in range(40):
+        assert group.reserve() - group.last <= 65_536
+    group.waits = False
+    group.last += 1
+    for _ in range(40):
+        group.reserve()
+    assert group.reserve() - group.last == first
+    assert group.reserve(ahead=False) == 11, "nothing more is sent after that"
+
+
+def test_nothing_goes_out_beyond_what_the_state_may_say():
+    """While a lower bound is being stored, the lower one counts; a higher one counts once it is stored."""
+    group, only = plain()
+    group.last, group.reserved = 10, 300
+    only.online = False
+    assert group.reserve() == group.reserved == 10
+    only.online = True
+    assert group.reserve() > group.reserved == 10
+
+
+def test_what_is_in_doubt_stays_so():
+    """What a gateway before us may have sent is remembered as such until it was sent again, and counts as such."""
+    group, only = plain()
+    group.doubt = 1000
+    assert group.reserve() == group.reserve(ahead=False) == 1000
+    assert group.assign_in_doubt(only, 1, 0.0) == 1
+    assert group.redeliver(only, 1, 1.0) == (only, 2)

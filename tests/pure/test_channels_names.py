@@ -10,7 +10,7 @@ from penstock.channels.channel import Recent
 from penstock.channels.delivery import Group, Member
 from penstock.channels.limits import ChannelLimits, Limits, gather_limits, parse_limits
 from penstock.channels.messages import ChannelStream, quote_reply, read_message
-from penstock.channels.names import channel_of, is_channel, is_client, stream_name, subject_name
+from penstock.channels.names import channel_of, is_channel, is_client, is_inbox, stream_name, subject_name
 from penstock.channels.options import GatewayOptions
 from penstock.channels.state_records import (
     ClientRecord,
@@ -45,9 +45,11 @@ def test_channels(name):
     assert is_channel(name)
 
 
-@pytest.mark.parametrize("name", ["", ".", "foo.", ".foo", "a..b", "a/b", "foo.*", "*", ">", "foo.>", "a*b"])
+@pytest.mark.parametrize(
+    "name", ["", ".", "foo.", ".foo", "a..b", "a/b", "foo.*", "*", ">", "foo.>", "a*b", "a\0b", "é" * 513]
+)
 def test_no_channels(name):
-    """No wildcard, no slash, no empty token."""
+    """No wildcard, no slash, no empty token, no zero byte, and no more than a kilobyte."""
     assert not is_channel(name)
 
 
@@ -60,6 +62,8 @@ def test_no_channels(name):
         ("a=b", "c:a=3Db", "a=3Db"),
         ("a b", "c:a=20b", "a=20b"),
         ("é", "c:=C3=A9", "=C3=A9"),
+        ("$SYS.a$b", "c:=24SYS:a=24b", "=24SYS.a$b"),
+        ("_INBOX.x", "c:_INBOX:x", "=5FINBOX.x"),
     ],
 )
 def test_golden_names(channel, stream, subject):
@@ -67,6 +71,37 @@ def test_golden_names(channel, stream, subject):
     assert stream_name("c", channel) == stream
     assert subject_name("", channel) == subject
     assert channel_of("c", stream) == channel
+
+
+def test_a_long_name():
+    """A name too long for a stream is cut, and ends in a digest; the stream's metadata has the whole one."""
+    name = "y" * 255
+    stream = stream_name("c", name)
+    assert stream == f"c:{'y' * 219}=h36f3aea1fca314f7b4cef81c423c1a05"
+    assert len(stream) == 255
+    assert channel_of("c", stream, name) == name
+    assert channel_of("c", stream) is None
+    assert channel_of("c", stream, "y" * 256) is None
+    assert channel_of("c", stream, "other") is None
+    assert stream_name("c", "y" * 253) == f"c:{'y' * 253}"
+
+
+@pytest.mark.parametrize("name", ["_INBOX.a", "a", ".a", "a.", "a..b", "é", "a*b", "a>b", "a\x7f", "i" * 1024])
+def test_inboxes(name):
+    """A client may be sent things nearly anywhere."""
+    assert is_inbox(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", "a b", "a\tb", "a\r\nPUB b 0", "a\0", "*", ">", "a.*", "a.>", "*.a", "a.*.b", "i" * 1025),
+        *("$JS.API.STREAM.DELETE.S", "$SYS.x", "$KV.b.k", "_PENSTOCK.channels.c.lead"),
+    ],
+)
+def test_no_inboxes(name):
+    """Nothing that breaks a line, that streams of others store, or that JetStream takes for a request of ours."""
+    assert not is_inbox(name)
 
 
 @given(st.text(min_size=1, max_size=30), st.text(min_size=1, max_size=30))
@@ -175,6 +210,10 @@ def test_golden_records():
     written = b'{"v":1,"last":9,"pending":{"7":[[5,7],[9,10]]},"stream":"2026-01-02T03:04:05.678Z"}'
     assert encode_group(group) == written
     assert decode_group(written).created == group.stream.created
+    assert decode_group(written).sent == 0, "as gateways wrote it that did not say it ahead"
+    written = b'{"v":1,"last":9,"pending":{"7":[[5,7],[9,10]]},"stream":"2026-01-02T03:04:05.678Z","sent":265}'
+    assert encode_group(group, 265) == written
+    assert decode_group(written).sent == 265
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"[]", b"{}", b'{"v":2}'])

@@ -137,7 +137,8 @@ class GroupDelivery:
             return
         stream, recent, now = self.channel.stream, self.channel.recent, self._loop.time()
         before, unlooked, most = group.last, 0, writer.connection.max_payload
-        while group.last < stream.last and (member := group.choose()) is not None:
+        limit = min(stream.last, group.reserved)
+        while group.last < limit and (member := group.choose()) is not None:
             sequence = group.last + 1
             if sequence < stream.first:
                 self._pass_over(stream.first - 1)
@@ -154,14 +155,22 @@ class GroupDelivery:
                     self._read_ahead()
                     break
                 sequence = group.last + 1
-            group.assign(member, sequence, now)
+                if sequence > limit:  # what was missing in between led beyond what the state says
+                    self._ahead.appendleft((sequence, content))
+                    self._hold(len(content))
+                    break
+            if sequence > group.doubt:
+                group.assign(member, sequence, now)
+            else:
+                content = again(content, group.assign_in_doubt(member, sequence, now))
             size = len(content)
             unlooked += size
             if size > most:
                 self._skip(member, sequence)
             else:
                 writer.deliver(member.inbox, content)
-        if group.last != before:
+        group.waits = group.reserved <= group.last < stream.last
+        if group.last != before or group.waits:
             self.shared.state.touch(group)
         if self._ahead and len(self._ahead) < _LOW and self._ahead_bytes < _LOW_BYTES and self.shared.held < _HELD:
             self._read_ahead()

@@ -37,7 +37,7 @@ class GatewayOptions:
     """Whether a durable that is still active gives way to a new subscription with its name."""
     standby: bool = False
     """Whether to wait if another gateway serves the cluster, instead of refusing to start."""
-    lease: float = 4.0
+    lease: float = 10.0
     """Seconds after which a standby takes over from a gateway that gives no sign of life."""
     timeout: float = 5.0
     """Seconds to wait for an answer of JetStream before asking again."""

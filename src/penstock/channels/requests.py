@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.channels import wire
 from penstock.channels.delivery import Group, Member
+from penstock.channels.limits import HEADER_ROOM
 from penstock.channels.messages import NewMessage
 from penstock.channels.names import is_channel, is_client
 from penstock.channels.state_records import ClientRecord, encode_record
@@ -33,9 +33,8 @@ __all__ = ["HANDLERS", "Refusal", "connect", "delete_channel", "expire", "publis
 
 log = logging.getLogger("penstock.channels")
 
-_HEADER_ROOM = 400  # headers that we store beside a payload; a reply subject comes on top
-_INBOX = re.compile(r"[^\s.*>\x00-\x1f\x7f]+(?:\.[^\s.*>\x00-\x1f\x7f]+)*")
 _DELETE_AGAIN = 0.1
+_LEAST_DELTA = -(2**63)
 PROTOCOL = 1
 
 
@@ -75,7 +74,7 @@ def _refuse(*faults: tuple[bool, str]) -> None:
 async def _connect(service: Service, request: Any, reply: bytes) -> Any:
     """Register a client; with an id that is taken, find out first whether its owner is alive."""
     _refuse(
-        (not _INBOX.fullmatch(request.heartbeatInbox), Text.INVALID_CONNECT),
+        (not service.may_send_to(request.heartbeatInbox), Text.INVALID_CONNECT),
         (not is_client(request.clientID), Text.INVALID_CLIENT),
         (request.clientID in service.connecting, Text.CLIENT_EXISTS),
     )
@@ -175,7 +174,7 @@ async def publish(service: Service, batch: list[tuple[bytes, bytes]]) -> None:
             pass
         if not valid:
             error = Text.INVALID_PUBLISH
-        elif len(message.data) + len(message.reply) + _HEADER_ROOM > limit:
+        elif len(message.data) + len(message.reply) + HEADER_ROOM > limit:
             error = "the message leaves no room for its headers: it is too large to be stored"
         else:
             places, messages = waiting.setdefault(message.subject, ([], []))
@@ -229,7 +228,7 @@ async def _subscribe(service: Service, request: Any, reply: bytes) -> Any:
         (not StartPosition.NewOnly <= request.startPosition <= StartPosition.First, Text.INVALID_START),
         (not is_channel(request.subject), Text.INVALID_SUBJECT),
         (service.clients.by_id.get(request.clientID) is None, Text.UNKNOWN_CLIENT),
-        (not _INBOX.fullmatch(request.inbox), Text.INVALID_SUBSCRIBE),
+        (not service.may_send_to(request.inbox), Text.INVALID_SUBSCRIBE),
     )
     channel = await service.channel(request.subject)
     try:
@@ -289,8 +288,10 @@ async def _start(service: Service, channel: Channel, request: Any) -> int:
             wanted: int = request.startSequence
             return min(max(wanted, first), last + 1) - 1
         case StartPosition.TimeDeltaStart:
-            moment = time.time_ns() - request.startTimeDelta
-            return await service.store.find_time(stream, moment) - 1 if request.startTimeDelta > 0 else last
+            delta: int = request.startTimeDelta
+            if delta == _LEAST_DELTA:  # negated it is the same, and so long ago
+                return first - 1
+            return await service.store.find_time(stream, time.time_ns() - delta) - 1 if delta > 0 else last
         case _:
             return last
 

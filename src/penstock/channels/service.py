@@ -25,6 +25,7 @@ from penstock.channels.clients import Clients, Connected
 from penstock.channels.delivery import Group, Member
 from penstock.channels.lease import Lease
 from penstock.channels.messages import ChannelStream
+from penstock.channels.names import is_inbox
 from penstock.channels.options import GatewayOptions
 from penstock.channels.requests import Refusal
 from penstock.channels.state import State
@@ -43,6 +44,7 @@ _RECENT_BYTES = 64 * 1024 * 1024  # for all channels together
 _RECENT_EACH = 2 * 1024 * 1024
 _LOOK_AROUND = 1.0
 _QUEUE_BYTES = 64 * 1024 * 1024
+_RESERVED = b"$"  # begins the subjects of JetStream: an answer there would be a request in our name
 _REQUEST_BYTES = 64  # that a request costs us beside its content
 
 Handle = Callable[["Service", bytes, bytes], Awaitable[None]]
@@ -116,6 +118,7 @@ class Service:
         self.writer = ClientWriter(front, lambda: lease.valid)
         self.lease = lease
         self.shared = Shared(self.writer, self.store, state)
+        state.on_reserved = self._reserved
         self.clients = Clients(options, self.writer, front.options.inbox_prefix, self._expire)
         self.channels: dict[str, Channel] = {}
         self.connecting: set[str] = set()  # ids of which we find out whether they are taken
@@ -218,13 +221,18 @@ class Service:
         return self._add(stream)
 
     def _place(self, group: Group, position: GroupRecord | None) -> None:
-        """Put a group where it was; if nobody knows, or its stream is not the same, where it can miss nothing."""
+        """Put a group where it was; if nobody knows, or its stream is not the same, where it can miss nothing.
+
+        What it may have got before, and gets again, is in doubt.
+        """
         stream = self.channels[group.channel].stream
         before, wrong = stream.first - 1, ""
+        group.doubt = stream.last
         if position is None:
             wrong = "is lost: it gets all messages again"
         elif position.created and position.created != stream.created:
             wrong = "is one in another stream, which was replaced: it gets all messages of the new one"
+            group.doubt = 0
         elif position.last > stream.last and not position.created:
             wrong = f"is past the end at {stream.last}: it gets all messages again"
         elif position.last > stream.last:
@@ -236,6 +244,11 @@ class Service:
             self.state.touch(group)
         elif position is not None:
             group.last = position.last
+            group.reserved = max(position.last, position.sent)
+            if not self.state.forgot:
+                group.doubt = min(group.reserved, stream.last)
+            if position.sent > position.last:
+                self.state.touch(group)  # what is stored from now on is not in doubt
         for member in group.members:
             pending = position.pending.get(member.number, ()) if position is not None else ()
             member.pending = {sequence: 0.0 for sequence in pending if sequence <= group.last}
@@ -251,6 +264,8 @@ class Service:
         self._taps.clear()
         self.queue.release()
         self.writer.end()
+        groups = (group for channel in self.channels.values() for group in channel.subscribers.groups)
+        self.state.settle(group for group in groups if group.reserved > group.last)
         self.clients.end()
         for channel in self.channels.values():
             channel.end()
@@ -260,7 +275,7 @@ class Service:
 
     def _queueing(self, handle: Handle | None) -> Callable[..., Awaitable[object] | None]:
         def arrived(subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> Awaitable[object] | None:
-            return self.queue.put(handle, reply, data)
+            return self.queue.put(handle, reply if reply[:1] != _RESERVED else b"", data)
 
         return arrived
 
@@ -310,6 +325,8 @@ class Service:
             ping = decode(Ping, data)
         except RemoteProtocolError:
             return  # as the old server: no answer at all
+        if reply[:1] == _RESERVED:
+            return
         client = self.clients.by_conn.get(ping.connID)
         if client is not None:
             self.clients.pinged(client)
@@ -319,6 +336,11 @@ class Service:
     def _expire(self, client: Connected) -> None:
         log.warning("Channels: client %s misses heartbeats and is closed.", client.record.id)
         self.queue.add(requests.expire, b"", client.record.id.encode())
+
+    def _reserved(self, group: Group) -> None:
+        channel = self.channels.get(group.channel)
+        if channel is not None and group in channel.subscribers.groups:
+            self.writer.wake(channel.delivery(group))
 
     # -- channels and members ----------------------------------------------------------------------------------------
 
@@ -349,6 +371,10 @@ class Service:
         channel = self._add(stream)
         self.watch_activity(channel)
         return channel
+
+    def may_send_to(self, inbox: str) -> bool:
+        """Tell whether a client may have something sent there; not if it became a message of a channel."""
+        return is_inbox(inbox) and all(channel.stream.subject != inbox for channel in self.channels.values())
 
     def attach(self, channel: Channel, group: Group, member: Member) -> None:
         """Make a member part of its channel, its client and the acks."""

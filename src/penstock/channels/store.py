@@ -85,7 +85,9 @@ class Store:
             page = await self._ask("STREAM.LIST", {"offset": offset})
             streams = page.get("streams") or []
             for item in streams:
-                if (channel := channel_of(self.cluster, item["config"]["name"])) is not None:
+                config = item["config"]
+                noted = config.get("metadata", {}).get("penstock.channel", "")
+                if (channel := channel_of(self.cluster, config["name"], noted)) is not None:
                     found[channel] = item
             offset += len(streams)
             if not streams or offset >= page.get("total", 0):
@@ -177,10 +179,11 @@ class Store:
 
     async def refresh(self, stream: ChannelStream) -> dict[str, Any]:
         """Ask the stream's leader for its first and last sequence; DataLossError if it is not the stream we know."""
+        known = stream.last  # while we ask, more may be stored than the answer knows
         answer = await self._ask(names.stream_info(stream.name))
         state = answer["state"]
         stream.replaced = answer["created"] if answer["created"] != stream.created else ""
-        if state["last_seq"] >= stream.last:
+        if state["last_seq"] >= known:
             stream.short_since = None
         elif stream.short_since is None:
             stream.short_since = time.monotonic()

@@ -31,6 +31,7 @@ __all__ = ["Channel", "ClusterId", "Prefix", "Replicas", "check_names", "export"
 
 ClusterId = Annotated[str, flag("Cluster id that clients connect with.", "ID", "-cid", "--cluster-id", "--cluster_id")]
 Channel = Annotated[str, argument("Name of the channel.")]
+_LOOK = 0.1  # seconds between two looks at who serves
 Prefix = Annotated[str, flag("What stands before a channel in its subject.", "PREFIX")]
 Replicas = Annotated[int, flag("Servers that keep each stream: 1, 3 or 5.")]
 
@@ -70,7 +71,7 @@ async def serve(
     subject_prefix: Prefix = "",
     replicas: Replicas = 1,
     standby: Annotated[bool, flag("Wait where another gateway serves, and take over when it is gone.")] = False,
-    lease: Annotated[str, flag("Silence after which a standby takes over.", "DURATION")] = "4s",
+    lease: Annotated[str, flag("Silence after which a standby takes over.", "DURATION")] = "10s",
     monitor: Annotated[
         str | None, flag("Monitoring pages, on loopback if no host.", "[HOST:]PORT", "-m", "--monitor")
     ] = None,
@@ -78,7 +79,7 @@ async def serve(
 ) -> None:
     """Serve NATS Streaming clients until Ctrl-C: on the server of -s or a context, else on an embedded one."""
     from penstock.channels import ChannelLimits, Gateway, Limits
-    from penstock.channels.limits import gather_limits
+    from penstock.channels.limits import PAYLOAD, gather_limits
 
     options: dict[str, Any] = {
         "cluster_id": cluster_id,
@@ -109,7 +110,7 @@ async def serve(
         from penstock.server import Server
 
         Gateway("nats://127.0.0.1:4222", **options)  # what is wrong with the options is said before a server runs
-        server = Server(store=store, port=port, token=token, auth=not no_auth, sync=sync)
+        server = Server(store=store, port=port, token=token, auth=not no_auth, sync=sync, max_payload=PAYLOAD)
         with until_signal() as stop:
             async with started(server, stop):
                 if not stop.is_set():
@@ -164,14 +165,19 @@ def _announce(gateway: Gateway, url: str | None, json: bool) -> None:
 
 
 async def _tell_leading(gateway: Gateway, json: bool) -> None:
-    """Say when a standby takes over; then wait for the end."""
-    if not gateway.leading:
-        await gateway.wait_leading()
+    """Say when a standby takes over, and when it serves no more, until the end."""
+    cluster, told = gateway.options.cluster_id, gateway.leading
+    while True:
+        await asyncio.sleep(_LOOK)
+        if gateway.leading == told:
+            continue
+        told = not told
         if json:
-            print_json({"cluster_id": gateway.options.cluster_id, "leading": True})
+            print_json({"cluster_id": cluster, "leading": told})
+        elif told:
+            typer.echo(f"Serving the cluster {cluster}: it is our turn.", err=True)
         else:
-            typer.echo(f"Serving the cluster {gateway.options.cluster_id}: it is our turn.", err=True)
-    await asyncio.Event().wait()
+            typer.echo(f"Standing by for the cluster {cluster}: it is not our turn any more.", err=True)
 
 
 def check_names(cluster_id: str, subject_prefix: str = "", replicas: int = 1) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from penstock.channels.channel import Recent
 from penstock.channels.delivery import Group, Member
 from penstock.channels.limits import ChannelLimits, Limits, gather_limits, parse_limits
-from penstock.channels.messages import ChannelStream, quote_reply, read_message
+from penstock.channels.messages import ChannelStream, encode, quote_reply, read_message
 from penstock.channels.names import channel_of, is_channel, is_client, stream_name, subject_name
 from penstock.channels.options import GatewayOptions
 from penstock.channels.state_records import (
@@ -25,6 +25,7 @@ from penstock.channels.state_records import (
 )
 from penstock.channels.subscribers import Subscribers
 from penstock.errors import OptionError, RemoteProtocolError
+from tests.channels_sets import encoded_of
 
 
 @pytest.mark.parametrize("name", ["a", "A-b_9", "-", "0"])
@@ -226,17 +227,33 @@ def test_stored_messages_of_others():
 
 def test_recent_messages_stay_within_their_bound():
     """The newest messages are kept, up to a number of bytes."""
-    recent = Recent(10)
+    large = b"x" * 60_000  # those that are smaller are put together, and go together
+    size = encoded_of(1, large).size
+    recent = Recent(3 * size)
     for sequence in range(1, 6):
-        recent.add(sequence, b"xxx")
+        recent.add(encoded_of(sequence, large))
     assert [sequence for sequence in range(1, 6) if sequence in recent] == [3, 4, 5]
-    assert recent.size == 9
+    assert recent.size == 3 * size
     recent.drop_before(5)
     assert [sequence for sequence in range(1, 6) if sequence in recent] == [5]
-    recent.add(6, b"x" * 50)
+    recent.add(encoded_of(6, large * 5))
     assert recent.size == 0
     assert 5 not in recent
     assert 6 not in recent
+
+
+def test_recent_messages_are_found_one_by_one():
+    """Small messages stand together in memory, and each is found as it was encoded; what others wrote is not there."""
+    recent = Recent(1 << 20)
+    for sequence in (1, 2, 3, 5, 6):
+        recent.add(encoded_of(sequence, b"%d" % sequence))
+    assert [recent.get(sequence) for sequence in range(8)] == [
+        None,
+        *(encode("foo", sequence, b"%d" % sequence, 1, "") for sequence in (1, 2, 3)),
+        None,
+        *(encode("foo", sequence, b"%d" % sequence, 1, "") for sequence in (5, 6)),
+        None,
+    ]
 
 
 def _subscribe(subscribers: Subscribers, number: int, client: str, durable: str = "", queue: str = "") -> Member:

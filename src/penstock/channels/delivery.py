@@ -120,6 +120,11 @@ class Group:
         member.pending[sequence] = now + member.ack_wait
         self.last = sequence
 
+    def assign_run(self, member: Member, first: int, last: int, now: float) -> None:
+        """Give the one member of a group that is no queue new messages that follow each other."""
+        member.pending.update(dict.fromkeys(range(first, last + 1), now + member.ack_wait))
+        self.last = last
+
     def skip_to(self, last: int) -> None:
         """Move over sequences that the channel no longer has."""
         self.last = max(self.last, last)

@@ -51,6 +51,7 @@ __all__ = [
     "UnsubscribeRequest",
     "ack_start",
     "again",
+    "canonical_publish",
     "decode",
     "frame",
     "is_nobody",
@@ -175,6 +176,17 @@ def decode(kind: Any, content: bytes) -> Any:
                     f"Field {field.field_number} of a {kind.DESCRIPTOR.name} has wire type {field.wire_type}."
                 )
     return message
+
+
+def canonical_publish(content: bytes) -> bytes | None:
+    """Give a PubMsg as protobuf writes it, without fields that nobody knows; None for bytes that are no PubMsg."""
+    try:
+        message = decode(PubMsg, content)
+    except RemoteProtocolError:
+        return None
+    message.DiscardUnknownFields()
+    written: bytes = message.SerializeToString()
+    return written
 
 
 def frame(subject: bytes, payload: bytes, reply: bytes = b"") -> bytes:

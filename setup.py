@@ -16,7 +16,7 @@ from setuptools.command.build_ext import build_ext
 MODULES = {
     "wire": ("protocol", "buffers", "columns", "frames", "plain_acks", "dispatch"),
     "store": ("checksums", "s2", "records", "entries"),
-    "channels": ("encoded", "publishes"),
+    "channels": ("encoded", "publishes", "arrivals"),
 }
 
 

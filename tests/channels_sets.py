@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from penstock import channels
-from penstock.channels import encoded, publishes
+from penstock.channels import arrivals, encoded, publishes
 from penstock.channels.encoded import Encoded, channel_field
 from penstock.channels.messages import more_lines
 from penstock.channels.publishes import NewMessages
 
 PLAIN = SimpleNamespace(**channels.load_plain(), form="plain")
-COMPILED = SimpleNamespace(encoded=encoded, publishes=publishes, form="compiled")
+COMPILED = SimpleNamespace(encoded=encoded, publishes=publishes, arrivals=arrivals, form="compiled")
 FORMS = [
     pytest.param(PLAIN, id="plain"),
     pytest.param(COMPILED, id="compiled" if channels.compiled else "as installed"),

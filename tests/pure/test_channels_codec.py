@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.channels import messages
 from penstock.channels.limits import ChannelLimits
 from penstock.channels.messages import ChannelStream, more_lines, read_message
-from penstock.channels.wire import MsgProto, PubAck, PubMsg, canonical_publish, decode
+from penstock.channels.wire import Ack, MsgProto, PubAck, PubMsg, ack_start, canonical_publish, decode
 from penstock.errors import RemoteProtocolError
 from tests.channels_sets import FORMS, deliveries, encoded_of
 
@@ -100,7 +100,7 @@ def test_publishes_are_read_and_answered_as_protobuf_does(form, batch):
         if sent:
             found[name.decode()] = [(item.data, item.reply) for item in sent]
     assert found == stored
-    out = form.encoded.Gathered()
+    out = form.encoded.ClientFrames()
     made.write_acks(out)
     assert frames(out.take()) == acks
     assert out.size == 0
@@ -113,7 +113,7 @@ def test_a_channel_that_fails(form):
     batch = [(b"r", content) for content in contents]
     made = read(form, batch)
     made.fail(made.channels[b"b"], b"full")
-    out = form.encoded.Gathered()
+    out = form.encoded.ClientFrames()
     made.write_acks(out)
     assert [decode(PubAck, content).error for _, content in frames(out.take())] == ["", "full", "", "full"]
 
@@ -150,7 +150,7 @@ def test_deliveries_are_what_protobuf_writes(form, first, messages, channel, mos
             assert sequences[place : place + run] == list(range(sequences[place], sequences[place] + run))
             assert run == 3 or place + run == len(sequences) or sequences[place + run] != sequences[place] + run
     fitting = next((place for place, item in enumerate(wanted.values()) if len(item) > most), len(wanted))
-    out = form.encoded.Gathered()
+    out = form.encoded.ClientFrames()
     assert out.deliver(made, 0, made.count, b"in.box", most) == fitting
     assert frames(out.take()) == [(b"in.box", item) for item in list(wanted.values())[:fitting]]
     twice = form.encoded.Encoded(made.field)
@@ -194,3 +194,25 @@ def test_pieces_of_memory_stay_small():
     pieces = FORMS[1].values[0].publishes.encode_new(made, 0, encoded_of(1, b"").field, 1, 1, 1)
     assert len(pieces) > 3
     assert [sequence for sequence, _ in deliveries(pieces)] == list(range(1, 31))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(st.text(min_size=1, max_size=40).filter(lambda text: text.isprintable()), st.integers(0, 2**64 - 1))
+def test_the_short_way_to_read_an_ack(form, channel: str, sequence: int):
+    """It gives what decoding gives, or leaves the ack to decoding."""
+    content, start = Ack(subject=channel, sequence=sequence).SerializeToString(), ack_start(channel)
+    if 0 < sequence < 2**63:
+        assert content.startswith(start)
+        assert form.arrivals.sequence_in(content, len(start)) == sequence
+    else:
+        assert not content.startswith(start) or form.arrivals.sequence_in(content, len(start)) == -1
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(st.binary(max_size=24))
+def test_the_short_way_reads_nothing_else(form, rest: bytes):
+    """What follows an ack's channel is one number to its end, or decoding has to look at it."""
+    start = ack_start("orders")
+    found = form.arrivals.sequence_in(start + rest, len(start))
+    if found >= 0:
+        assert decode(Ack, start + rest).sequence == found

@@ -10,7 +10,7 @@ from penstock import plain
 from penstock.wire import MODULES as WIRE
 
 # In the order of their imports.
-MODULES = ("encoded", "publishes")
+MODULES = ("encoded", "publishes", "arrivals")
 
 
 def load_plain() -> dict[str, ModuleType]:

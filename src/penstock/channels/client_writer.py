@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock.channels.encoded import Encoded, Gathered
+from penstock.channels.encoded import ClientFrames, Encoded
 from penstock.channels.publishes import Publishes
 from penstock.connection import Connection
 
@@ -34,7 +34,7 @@ class ClientWriter:
         self.messages = 0
         self.bytes = 0
         self._may_send = may_send
-        self._gathered = Gathered()
+        self._gathered = ClientFrames()
         self._awake: dict[GroupDelivery, None] = {}
         self._loop = asyncio.get_running_loop()
         self._scheduled: asyncio.Handle | None = None
@@ -57,9 +57,10 @@ class ClientWriter:
             self._schedule()
 
     def answer(self, publishes: Publishes) -> None:
-        """Send the acks of publishes."""
+        """Send the acks of publishes, and what was gathered before them, now."""
         publishes.write_acks(self._gathered)
-        self._schedule()
+        self.flush()
+        self.connection.push()
 
     def deliver(self, inbox: str, encoded: Encoded, place: int, end: int) -> int:
         """Send messages of a channel, up to the first that is larger than the server carries; give where they end."""

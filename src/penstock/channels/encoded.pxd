@@ -37,7 +37,7 @@ cdef class Encoded:
 
 
 @cython.final
-cdef class Gathered:
+cdef class ClientFrames:
     cdef Bytes out
 
     @cython.locals(out=Bytes)

@@ -6,7 +6,7 @@ A delivery is a MsgProto, as protobuf writes it, what is zero or empty left out:
     08 sequence   12 size channel   1a size reply   22 size data   28 time
 
 An `Encoded` holds the deliveries of messages that stand behind each other in a channel, some perhaps missing.
-`Gathered` puts frames for clients together. No Python object is made for a message on this way.
+`ClientFrames` puts frames for clients together. No Python object is made for a message on this way.
 
 The C types stand in encoded.pxd, which only the compiler reads.
 """
@@ -26,7 +26,7 @@ if cython.compiled:
 else:
     from penstock.wire.buffers import Bytes, Numbers, find, number
 
-__all__ = ["COMPILED", "Encoded", "Gathered", "channel_field", "read_answers"]
+__all__ = ["COMPILED", "ClientFrames", "Encoded", "channel_field", "read_answers"]
 
 COMPILED: bool = bool(cython.compiled)
 
@@ -156,7 +156,7 @@ class Encoded:
         return bytes(self.content.content[first : self.ends.items[where]])
 
 
-class Gathered:
+class ClientFrames:
     """Frames for clients that go out in one piece."""
 
     def __init__(self) -> None:

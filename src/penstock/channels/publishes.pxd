@@ -1,7 +1,7 @@
 # The C types of publishes.py, for the compiler alone.
 cimport cython
 
-from penstock.channels.encoded cimport Encoded, Gathered
+from penstock.channels.encoded cimport Encoded, ClientFrames
 from penstock.wire.buffers cimport Bytes, Numbers
 
 cdef Py_ssize_t _PIECE
@@ -85,4 +85,4 @@ cdef class Publishes:
     @cython.locals(number=Py_ssize_t)
     cpdef fail(self, NewMessages messages, bytes error)
     @cython.locals(ack=Bytes, place=Py_ssize_t, start=Py_ssize_t, end=Py_ssize_t, reply=bytes)
-    cpdef write_acks(self, Gathered out)
+    cpdef write_acks(self, ClientFrames out)

@@ -24,10 +24,10 @@ except ModuleNotFoundError:
 
 if cython.compiled:
     from cython.cimports.libc.string import memcmp
-    from cython.cimports.penstock.channels.encoded import Encoded, Gathered
+    from cython.cimports.penstock.channels.encoded import ClientFrames, Encoded
     from cython.cimports.penstock.wire.buffers import Bytes, Numbers
 else:
-    from penstock.channels.encoded import Encoded, Gathered
+    from penstock.channels.encoded import ClientFrames, Encoded
     from penstock.wire.buffers import Bytes, Numbers
 
 __all__ = ["COMPILED", "NewMessages", "Publishes", "Words", "encode_new", "write_new"]
@@ -317,7 +317,7 @@ class Publishes:
         for number in range(messages.count):
             self.errors[messages.places.items[number]] = error
 
-    def write_acks(self, out: Gathered) -> None:
+    def write_acks(self, out: ClientFrames) -> None:
         """Write the PubAcks, in the order of the PubMsgs."""
         ack = Bytes(256)
         for place, (reply, _) in enumerate(self.batch):

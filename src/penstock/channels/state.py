@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable
 
 from penstock.channels.delivery import Group, Member
+from penstock.channels.disk import Disk
 from penstock.channels.names import state_stream, state_subject
 from penstock.channels.state_records import encode_group, encode_member
 from penstock.connection import Connection, api_request
@@ -84,6 +85,7 @@ class State:
         self._replicated = False
         self._writing = asyncio.Lock()
         self._done: list[asyncio.Future[None]] = []
+        self.disk: Disk | None = None  # if the server leaves the syncing to us
         self._loop = asyncio.get_running_loop()
 
     async def create(self) -> None:
@@ -217,6 +219,8 @@ class State:
                     log.error("Channels: this gateway does not lead any more.")
                     self.on_lost()
                     return
+            if waiting and self.disk is not None:
+                await self.disk.sync(self.stream, grown=False)
             for future in waiting:
                 if not future.done():
                     future.set_result(None)

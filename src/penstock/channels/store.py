@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+from penstock.channels.disk import Disk
 from penstock.channels.encoded import Encoded
 from penstock.channels.limits import ChannelLimits
 from penstock.channels.messages import (
@@ -42,6 +43,9 @@ _RETRY = 0.05
 _REFUSALS = 20
 _PART_BYTES = 1024 * 1024  # what one read gives at most, or one message
 _RUN = 256
+_BRIEF = 4  # messages for which a sync is waited for at once
+_TRIAL, _SELDOM = 32, 4096  # batches between two trials of the slower way, at first and in the end
+_FEW, _MANY = 64, 16  # messages that are tried one by one at most, and as an atomic batch at least
 _AT_ONCE = 64  # requests to delete a message
 _SHORT = 2.0  # seconds for which a leader that does not know yet that it is none may say less than we know
 
@@ -50,18 +54,24 @@ class _Pace:
     """Which way of storing a batch is quicker here: message by message, or as one atomic batch.
 
     An atomic batch costs a few milliseconds to set up and is synced to disk once; single messages cost next to nothing
-    each, unless the server syncs each of them. We measure both, and try the slower one again now and then.
+    each, unless the server syncs each of them. We measure both, and try the slower one again now and then, ever less
+    often while it stays the slower one; single messages only if they are few, because a sync for each may take long.
     """
 
     def __init__(self) -> None:
         self.each = 0.0005
         self.batch = 0.010
-        self._turn = 0
+        self._turns = 0
+        self._trial = _TRIAL
 
     def choose_atomic(self, count: int) -> bool:
-        self._turn += 1
         atomic = count * self.each > self.batch
-        return atomic != (count >= 16 and self._turn % 32 == 0)
+        self._turns += 1
+        if self._turns < self._trial or (count > _FEW if atomic else count < _MANY):
+            return atomic
+        self._turns = 0
+        self._trial = min(2 * self._trial, _SELDOM)
+        return not atomic
 
     def took(self, count: int, seconds: float, *, atomic: bool) -> None:
         if atomic:
@@ -73,12 +83,15 @@ class _Pace:
 class Store:
     """The channels of one cluster in JetStream; how long an answer may take is an option of the connection."""
 
-    def __init__(self, connection: Connection, cluster: str, *, prefix: str = "", replicas: int = 1) -> None:
+    def __init__(
+        self, connection: Connection, cluster: str, *, prefix: str = "", replicas: int = 1, disk: Disk | None = None
+    ) -> None:
         self.connection = connection
         self.cluster = cluster
         self.prefix = prefix
         self.replicas = replicas
         self._pace = _Pace()
+        self._disk = disk  # if the server leaves the syncing to us
 
     async def _ask(self, method: str, body: object = None, **how: Any) -> dict[str, Any]:
         answer: dict[str, Any] = await api_request(self.connection, method, body, **how)
@@ -137,6 +150,8 @@ class Store:
         return stream
 
     async def _create(self, stream: ChannelStream, first: int | None) -> dict[str, Any]:
+        if self._disk is not None:
+            self._disk.forget(stream.name)
         method, config = names.stream_create(stream.name), self._config(stream, first)
         return await self._ask(method, config, again=True, patience=self.connection.options.request_timeout)
 
@@ -211,6 +226,8 @@ class Store:
         """Delete a channel's stream."""
         with suppress(NotFoundError):
             await self._ask(names.stream_delete(stream.name), again=True)
+        if self._disk is not None:
+            self._disk.forget(stream.name)
 
     # -- appending ---------------------------------------------------------------------------------------------------
 
@@ -229,7 +246,7 @@ class Store:
         while done < len(messages):
             expected, batch, count = stream.last, new_id(), len(messages) - done
             attempts.add(batch)
-            atomic = self._pace.choose_atomic(count)
+            atomic = self._disk is None and self._pace.choose_atomic(count)
             frames = write_frames(stream, messages, batch, now=time.time_ns(), atomic=atomic, first=done)
             began = time.perf_counter()
             try:
@@ -262,6 +279,8 @@ class Store:
                     stream.bytes_so_far += piece.size
                     stream.last_time = piece.last_time
                     stream.last = max(stream.last, piece.last)
+        if self._disk is not None and stored:
+            await self._disk.sync(stream.name, brief=len(messages) <= _BRIEF)
         if stream.limits.max_msgs:
             stream.first = max(stream.first, stream.last - stream.limits.max_msgs + 1)
         if stream.limits.max_bytes:

@@ -55,7 +55,6 @@ __all__ = [
     "decode",
     "frame",
     "is_nobody",
-    "sequence_in",
 ]
 
 _PACKAGE = "penstock.channels"
@@ -218,16 +217,3 @@ def ack_start(channel: str) -> bytes:
     """Give the bytes with which every ordinary ack for a channel begins; its sequence follows."""
     content: bytes = Ack(subject=channel, sequence=1).SerializeToString()
     return content[:-1]
-
-
-def sequence_in(rest: bytes) -> int | None:
-    """Read the sequence of an ack behind `ack_start`; None if the rest is anything but one number.
-
-    Acks come as often as messages go out, and `decode` takes three times as long.
-    """
-    value = 0
-    for place, byte in enumerate(rest):
-        value |= (byte & 0x7F) << 7 * place
-        if byte < 0x80:
-            return value if place + 1 == len(rest) < 10 else None
-    return None

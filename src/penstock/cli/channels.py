@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["export", "info", "ls", "migrate", "serve"]
 
+_NOW_AND_THEN = "2m"  # between two syncs of a server that leaves it to the gateway, or is told so
+
 ClusterId = Annotated[str, flag("Cluster id that clients connect with.", "ID", "-cid", "--cluster-id", "--cluster_id")]
 Channel = Annotated[str, argument("Name of the channel.")]
 Prefix = Annotated[str, flag("What stands before a channel in its subject.", "PREFIX")]
@@ -50,7 +52,14 @@ async def serve(
     port: Annotated[int, flag("Client port of the embedded server; 0 for a free one.")] = 4222,
     token: Annotated[str | None, flag("Token for the embedded server; a generated one otherwise.", "T")] = None,
     no_auth: Annotated[bool, flag("Let anybody on this machine connect to it.")] = False,
-    sync: Annotated[str, flag("When the embedded server syncs to disk.", "always|DURATION")] = "always",
+    sync: Annotated[
+        str,
+        flag(
+            "When what is stored is synced to disk: always, by the embedded server; acked, by the gateway before it "
+            "acknowledges, once for many messages, and not for those who write to JetStream directly; or now and then.",
+            "always|acked|DURATION",
+        ),
+    ] = "always",
     max_channels: Annotated[int, _limit("-mc", "max_channels", "Channels; 0: any.")] = 100,
     max_subs: Annotated[int, _limit("-msu", "max_subs", "Subscriptions of a channel; 0: any.")] = 1000,
     max_msgs: Annotated[int, _limit("-mm", "max_msgs", "Messages that a channel keeps; 0: any.")] = 1_000_000,
@@ -110,10 +119,14 @@ async def serve(
         from penstock.server import Server
 
         Gateway("nats://127.0.0.1:4222", **options)  # what is wrong with the options is said before a server runs
-        server = Server(store=store, port=port, token=token, auth=not no_auth, sync=sync)
+        server = Server(
+            store=store, port=port, token=token, auth=not no_auth, sync=_NOW_AND_THEN if sync == "acked" else sync
+        )
         with until_signal() as stop:
             async with started(server, stop):
                 if not stop.is_set():
+                    if sync == "acked":
+                        options["synced_store"] = str(server.nodes[0].store)
                     await _serve(Gateway(server.url, **options), stop, server.url, json)
     else:
         for name, value in (("--store", store), ("--token", token), ("--no-auth", no_auth or None)):

@@ -93,7 +93,7 @@ def test_publishes_are_read_and_answered_as_protobuf_does(form, batch):
     assert made.size == sum(len(content) for _, content in batch)
     found = {}
     for name, wanted in made.channels.items():
-        pieces = form.publishes.encode_new(wanted, 0, form.encoded.channel_field(name), 7, 1000, 5)
+        pieces = form.publishes.encode_new(wanted, 0, len(wanted), form.encoded.channel_field(name), 7, 1000, 5)
         sent = [decode(MsgProto, content) for _, content in deliveries(pieces)]
         assert [item.sequence for item in sent] == list(range(7, 7 + len(sent)))
         assert all(item.subject == name.decode() and item.timestamp == 1000 for item in sent)
@@ -191,7 +191,7 @@ def test_pieces_of_memory_stay_small():
     made = FORMS[1].values[0].publishes.NewMessages()
     for _ in range(30):
         made.add(b"x" * 50_000)
-    pieces = FORMS[1].values[0].publishes.encode_new(made, 0, encoded_of(1, b"").field, 1, 1, 1)
+    pieces = FORMS[1].values[0].publishes.encode_new(made, 0, 30, encoded_of(1, b"").field, 1, 1, 1)
     assert len(pieces) > 3
     assert [sequence for sequence, _ in deliveries(pieces)] == list(range(1, 31))
 

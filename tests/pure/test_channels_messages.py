@@ -29,7 +29,7 @@ def written(messages: NewMessages, *, atomic: bool, expected: int = 10, so_far: 
     """Write messages to the channel foo."""
     stream = ChannelStream("foo", "c:foo", "ch.foo", ChannelLimits())
     stream.last, stream.bytes_so_far, stream.last_time = expected, so_far, not_before
-    return write_frames(stream, messages, "b1", now=NOW, atomic=atomic)
+    return write_frames(stream, messages, "b1", now=NOW, atomic=atomic, first=0, end=len(messages))
 
 
 def split(frames: bytes) -> list[tuple[bytes, bytes, bytes]]:

@@ -3,7 +3,7 @@ cimport cython
 
 from penstock.wire.buffers cimport Bytes, Numbers
 
-cdef Py_ssize_t _ROOM
+cdef Py_ssize_t _ROOM, _BESIDE
 
 
 @cython.locals(out=Bytes)
@@ -50,6 +50,6 @@ cdef class ClientFrames:
 
 
 @cython.locals(
-    encoded=Encoded, found="long long", time="long long", start=Py_ssize_t, payload=bytes, block=bytes, where=bytes,
+    size=Py_ssize_t, encoded=Encoded, found="long long", time="long long", start=Py_ssize_t, payload=bytes, block=bytes, where=bytes,
 )
 cpdef Encoded read_answers(list answers, bytes field, bytes ours, bytes reply, bytes sequence, object read)

@@ -31,6 +31,7 @@ __all__ = ["COMPILED", "ClientFrames", "Encoded", "channel_field", "read_answers
 COMPILED: bool = bool(cython.compiled)
 
 _ROOM = 64 * 1024
+_BESIDE = 26  # bytes of a delivery beside its channel, its payload and its reply subject: sequence, time, tags, size
 
 
 def channel_field(channel: bytes) -> bytes:
@@ -45,7 +46,7 @@ def channel_field(channel: bytes) -> bytes:
 class Encoded:
     """Deliveries of one channel in the order of their sequences."""
 
-    def __init__(self, field: bytes, room: int = 16) -> None:
+    def __init__(self, field: bytes, room: int = 16, size: int = 2048) -> None:
         self.field = field
         """The channel, as `channel_field` writes it."""
         self.count = 0
@@ -55,7 +56,7 @@ class Encoded:
         self.sequences = Numbers(room)
         self.times = Numbers(room)
         self.ends = Numbers(room)
-        self.content = Bytes(128 * room)
+        self.content = Bytes(size + room * (len(field) + _BESIDE))
 
     def add(self, sequence: int, data: bytes, start: int, end: int, time: int, reply: bytes) -> int:
         """Add a message whose payload is `data[start:end]`; its sequence is behind those before it."""
@@ -218,7 +219,10 @@ def read_answers(answers: list[Any], field: bytes, ours: bytes, reply: bytes, se
     Nearly every block begins with `ours` and the time, has no `reply`, and says its sequence in a line `sequence` near
     its end. `read` gives sequence, time and reply subject of any other one.
     """
-    encoded = Encoded(field, len(answers))
+    size = 0
+    for payload, _ in answers:
+        size += len(payload)
+    encoded = Encoded(field, len(answers), size)
     for payload, block in answers:
         found = time = -1
         if block is not None and block.startswith(ours) and reply not in block:

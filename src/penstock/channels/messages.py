@@ -184,21 +184,21 @@ class Frames:
 
 
 def write_frames(
-    stream: ChannelStream, messages: NewMessages, batch: str, *, now: int, atomic: bool, first: int = 0
+    stream: ChannelStream, messages: NewMessages, batch: str, *, now: int, atomic: bool, first: int, end: int
 ) -> Frames:
-    """Write messages, from the `first` on, that follow what a stream holds by now.
+    """Write the messages `[first, end)`, which follow what a stream holds by now.
 
     Without an atomic batch each message names the one it follows, so after one that was not stored none is. Either way
     the answer to the last one tells of all of them.
     """
-    encoded = encode_new(messages, first, stream.field, stream.last + 1, now, stream.last_time)
+    encoded = encode_new(messages, first, end, stream.field, stream.last + 1, now, stream.last_time)
     subject, expected, so_far = stream.subject.encode(), stream.last, stream.bytes_so_far
     each, mark, commit = f"{BATCH}: {batch}\r\n".encode(), b"", b""
     if atomic:
         mark, commit = batches.mark_lines(batch)
 
     def make(reply: bytes) -> bytes:
-        return write_new(messages, first, encoded, _WORDS, subject, reply, expected, so_far, each, mark, commit)
+        return write_new(messages, first, end, encoded, _WORDS, subject, reply, expected, so_far, each, mark, commit)
 
     return Frames(make, encoded)
 

@@ -21,10 +21,11 @@ cdef class NewMessages:
 
 
 @cython.locals(
-    encoded=Encoded, place=Py_ssize_t, reply=bytes, time="long long", more=tuple, start=Py_ssize_t,
+    encoded=Encoded, size=Py_ssize_t, ahead=Py_ssize_t, place=Py_ssize_t, reply=bytes, time="long long", more=tuple, start=Py_ssize_t,
 )
 cpdef list encode_new(
-    NewMessages messages, Py_ssize_t first, bytes field, long long sequence, long long now, long long stamp
+    NewMessages messages, Py_ssize_t first, Py_ssize_t end, bytes field, long long sequence, long long now,
+    long long stamp
 )
 
 
@@ -37,11 +38,11 @@ cdef class Words:
 
 @cython.locals(
     out=Bytes, head=Bytes, number=Py_ssize_t, place=Py_ssize_t, piece=Encoded, before="long long", row=Py_ssize_t,
-    start=Py_ssize_t, end=Py_ssize_t, more=tuple,
+    start=Py_ssize_t, stop=Py_ssize_t, more=tuple,
 )
 cpdef bytes write_new(
-    NewMessages messages, Py_ssize_t first, list encoded, Words words, bytes subject, bytes reply, long long expected,
-    long long so_far, bytes each, bytes mark, bytes commit
+    NewMessages messages, Py_ssize_t first, Py_ssize_t end, list encoded, Words words, bytes subject, bytes reply,
+    long long expected, long long so_far, bytes each, bytes mark, bytes commit
 )
 
 

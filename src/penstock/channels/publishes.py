@@ -73,14 +73,16 @@ class NewMessages:
         return self.places.items[number]
 
 
-def encode_new(messages: NewMessages, first: int, field: bytes, sequence: int, now: int, stamp: int) -> list[Any]:
-    """Encode the messages from `first` on for delivery, from `sequence` on, in pieces.
+def encode_new(
+    messages: NewMessages, first: int, end: int, field: bytes, sequence: int, now: int, stamp: int
+) -> list[Any]:
+    """Encode the messages `[first, end)` for delivery, from `sequence` on, in pieces.
 
     None is older than `stamp`, nor than the one before it; those without a time of their own have the time `now`.
     """
     found: list[Encoded] = []
     encoded = None
-    for place in range(first, messages.count):
+    for place in range(first, end):
         reply = b""
         time = now
         if messages.more:
@@ -92,7 +94,12 @@ def encode_new(messages: NewMessages, first: int, field: bytes, sequence: int, n
         if time > stamp:
             stamp = time
         if encoded is None or encoded.size > _PIECE:
-            encoded = Encoded(field, messages.count - place)
+            size = 0
+            ahead = place
+            while ahead < end and size <= _PIECE:
+                size += messages.ends.items[ahead] - messages.starts.items[ahead]
+                ahead += 1
+            encoded = Encoded(field, ahead - place, size)
             found.append(encoded)
         start = messages.starts.items[place]
         encoded.add(sequence, messages.contents[place], start, messages.ends.items[place], stamp, reply)
@@ -112,6 +119,7 @@ class Words:
 def write_new(
     messages: NewMessages,
     first: int,
+    end: int,
     encoded: list[Encoded],
     words: Words,
     subject: bytes,
@@ -122,7 +130,7 @@ def write_new(
     mark: bytes,
     commit: bytes,
 ) -> bytes:
-    """Write the frames of the messages from `first` on, which `encode_new` encoded.
+    """Write the frames of the messages `[first, end)`, which `encode_new` encoded.
 
     Without a `mark` each names the message that it follows, beginning with `expected`, and has the lines `each`. With
     one, they are an atomic batch: each has the mark and its number, the first names what it follows, the last has the
@@ -136,7 +144,7 @@ def write_new(
         before = 0
         for row in range(piece.count):
             number += 1
-            start, end = messages.starts.items[place], messages.ends.items[place]
+            start, stop = messages.starts.items[place], messages.ends.items[place]
             so_far += piece.ends.items[row] - before
             before = piece.ends.items[row]
             head.text(words.time)
@@ -159,21 +167,21 @@ def write_new(
                 head.text(mark)
                 head.number(number)
                 head.text(b"\r\n")
-                if place == messages.count:
+                if place == end:
                     head.text(commit)
             head.text(b"\r\n")
             out.text(b"HPUB ")
             out.text(subject)
-            if place == messages.count:
+            if place == end:
                 out.text(b" ")
                 out.text(reply)
             out.text(b" ")
             out.number(head.used)
             out.text(b" ")
-            out.number(head.used + end - start)
+            out.number(head.used + stop - start)
             out.text(b"\r\n")
             out.text(head.copy())
-            out.piece(messages.contents[place - 1], start, end)
+            out.piece(messages.contents[place - 1], start, stop)
             out.text(b"\r\n")
     written: bytes = out.copy()
     return written

@@ -35,7 +35,7 @@ from penstock.wire.jetstream.atomic import MOST, new_id
 from penstock.wire.jetstream.names import WRONG_LAST_SEQUENCE
 from penstock.wire.jetstream.verdicts import Verdict, judge, may_ask_again
 
-__all__ = ["MOST", "Store"]
+__all__ = ["MOST", "Pace", "Store"]
 
 log = logging.getLogger("penstock.channels")
 
@@ -44,18 +44,18 @@ _REFUSALS = 20
 _PART_BYTES = 1024 * 1024  # what one read gives at most, or one message
 _RUN = 256
 _BRIEF = 4  # messages for which a sync is waited for at once
-_TRIAL, _SELDOM = 32, 4096  # batches between two trials of the slower way, at first and in the end
-_FEW, _MANY = 64, 16  # messages that are tried one by one at most, and as an atomic batch at least
+_TRIAL, _SELDOM = 8, 4096  # batches between two trials of the slower way, at first and in the end
+_FEW, _MANY = 32, 16  # messages that are tried one by one at most, and as an atomic batch at least
 _AT_ONCE = 64  # requests to delete a message
 _SHORT = 2.0  # seconds for which a leader that does not know yet that it is none may say less than we know
 
 
-class _Pace:
+class Pace:
     """Which way of storing a batch is quicker here: message by message, or as one atomic batch.
 
     An atomic batch costs a few milliseconds to set up and is synced to disk once; single messages cost next to nothing
     each, unless the server syncs each of them. We measure both, and try the slower one again now and then, ever less
-    often while it stays the slower one; single messages only if they are few, because a sync for each may take long.
+    often while it stays the slower one; single messages only a few at a time, because a sync for each may take long.
     """
 
     def __init__(self) -> None:
@@ -64,20 +64,23 @@ class _Pace:
         self._turns = 0
         self._trial = _TRIAL
 
-    def choose_atomic(self, count: int) -> bool:
+    def choose(self, count: int) -> tuple[bool, int, bool]:
+        """Tell whether to store as an atomic batch, how many of `count` messages, and whether that is a trial."""
         atomic = count * self.each > self.batch
         self._turns += 1
-        if self._turns < self._trial or (count > _FEW if atomic else count < _MANY):
-            return atomic
+        if self._turns < self._trial or (not atomic and count < _MANY):
+            return atomic, count, False
         self._turns = 0
         self._trial = min(2 * self._trial, _SELDOM)
-        return not atomic
+        return not atomic, min(count, _FEW) if atomic else count, True
 
-    def took(self, count: int, seconds: float, *, atomic: bool) -> None:
+    def took(self, count: int, seconds: float, *, atomic: bool, trial: bool) -> None:
+        """Note how long it took."""
+        weight = 1.0 if trial else 0.2  # what was measured long ago says little
         if atomic:
-            self.batch += 0.2 * (seconds - self.batch)
+            self.batch += weight * (seconds - self.batch)
         else:
-            self.each += 0.2 * (seconds / count - self.each)
+            self.each += weight * (seconds / count - self.each)
 
 
 class Store:
@@ -90,7 +93,7 @@ class Store:
         self.cluster = cluster
         self.prefix = prefix
         self.replicas = replicas
-        self._pace = _Pace()
+        self._pace = Pace()
         self._disk = disk  # if the server leaves the syncing to us
 
     async def _ask(self, method: str, body: object = None, **how: Any) -> dict[str, Any]:
@@ -246,8 +249,9 @@ class Store:
         while done < len(messages):
             expected, batch, count = stream.last, new_id(), len(messages) - done
             attempts.add(batch)
-            atomic = self._disk is None and self._pace.choose_atomic(count)
-            frames = write_frames(stream, messages, batch, now=time.time_ns(), atomic=atomic, first=done)
+            atomic, count, trial = self._pace.choose(count) if self._disk is None else (False, count, False)
+            how: Any = {"atomic": atomic, "first": done, "end": done + count}
+            frames = write_frames(stream, messages, batch, now=time.time_ns(), **how)
             began = time.perf_counter()
             try:
                 [ack] = await store_frames(self.connection, frames.make, (stream.subject,))
@@ -271,7 +275,7 @@ class Store:
                 await asyncio.sleep(0 if moved else _RETRY)
             else:
                 kept = frames.encoded
-                self._pace.took(count, time.perf_counter() - began, atomic=atomic)
+                self._pace.took(count, time.perf_counter() - began, atomic=atomic, trial=trial)
             for piece in kept:
                 if piece.count:
                     stored.append(piece)

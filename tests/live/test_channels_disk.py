@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import Counter
 from pathlib import Path
@@ -106,3 +107,19 @@ def test_replicas_cannot_be_synced_from_outside():
     """With more than one replica a message is not in its file when it is acknowledged: the two exclude each other."""
     with pytest.raises(OptionError, match="synced_store"):
         Gateway("nats://127.0.0.1:4222", replicas=3, synced_store="/tmp")
+
+
+async def test_a_disk_that_fails_acknowledges_nothing(lazy, monkeypatch):
+    """If a sync fails, the publisher hears why, and not that its message is stored."""
+    server, store = lazy
+    async with Gateway(server.url, synced_store=str(store)), Client(server.url, client_id="me") as client:
+        await client.publish("foo", b"one")
+
+        def fail(opened: int) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        monkeypatch.setattr("penstock.channels.disk.os.fsync", fail)
+        with pytest.raises(ChannelError, match=r"cannot be synced to disk: Input/output error"):
+            await client.publish("foo", b"two")
+        monkeypatch.undo()
+        await client.publish("foo", b"three")

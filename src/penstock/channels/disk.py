@@ -15,7 +15,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from penstock.errors import InputError
+from penstock.errors import InputError, ServerError
 
 __all__ = ["Disk"]
 
@@ -35,6 +35,8 @@ class Disk:
 
     async def sync(self, stream: str, *, grown: bool = True, brief: bool = False) -> None:
         """Sync what a stream has by now; InputError if it is not there or, if it must have `grown`, has not.
+
+        ServerError if the disk fails.
 
         If that is likely to be `brief`, as it was lately, everything else waits for it: to hand it to a thread and to
         come back to it takes nearly as long. A disk that has become slow holds us up once, as it does the server.
@@ -61,6 +63,11 @@ class Disk:
             raise InputError(
                 f"{error.filename} is not there: what stream {stream} stored cannot be synced to disk.",
                 remedy="Is this the store of the server that the gateway uses? Let the server sync (--sync always).",
+            ) from None
+        except OSError as error:
+            raise ServerError(
+                f"What stream {stream} stored cannot be synced to disk: {error.strerror}.",
+                remedy="Look after the disk; what was not acknowledged may be gone.",
             ) from None
         if grown and (newest, size) == (known, before):
             raise InputError(

@@ -75,7 +75,7 @@ async def test_blocks_that_came_and_went(lazy, synced):
         assert len(blocks) > 1
         assert {Path(name).name for name in synced if name.endswith(".blk")} >= blocks
         await nc.request("s", b"more")
-        await disk.sync("S", brief=True)
+        await disk.sync("S")
         await api_request(nc, "STREAM.PURGE.S")
         await nc.request("s", b"after")
         synced.clear()

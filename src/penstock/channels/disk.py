@@ -33,15 +33,13 @@ class Disk:
         self._took = 0.0  # seconds, as it was lately
         self._threads = ThreadPoolExecutor(4, "penstock-disk")
 
-    async def sync(self, stream: str, *, grown: bool = True, brief: bool = False) -> None:
+    async def sync(self, stream: str, *, grown: bool = True) -> None:
         """Sync what a stream has by now; InputError if it is not there or, if it must have `grown`, has not.
 
-        ServerError if the disk fails.
-
-        If that is likely to be `brief`, as it was lately, everything else waits for it: to hand it to a thread and to
-        come back to it takes nearly as long. A disk that has become slow holds us up once, as it does the server.
+        ServerError if the disk fails. While syncs are brief everything else waits for them: to hand one to a thread and
+        to come back to it takes nearly as long. A disk that becomes slow holds us up once, as it does the server.
         """
-        if brief and self._took < _BRIEF:
+        if self._took < _BRIEF:
             self._sync(stream, grown)
         else:
             await asyncio.get_running_loop().run_in_executor(self._threads, self._sync, stream, grown)

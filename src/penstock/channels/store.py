@@ -43,7 +43,6 @@ _RETRY = 0.05
 _REFUSALS = 20
 _PART_BYTES = 1024 * 1024  # what one read gives at most, or one message
 _RUN = 256
-_BRIEF = 4  # messages for which a sync is waited for at once
 _TRIAL, _SELDOM = 8, 4096  # batches between two trials of the slower way, at first and in the end
 _FEW, _MANY = 32, 16  # messages that are tried one by one at most, and as an atomic batch at least
 _AT_ONCE = 64  # requests to delete a message
@@ -284,7 +283,7 @@ class Store:
                     stream.last_time = piece.last_time
                     stream.last = max(stream.last, piece.last)
         if self._disk is not None and stored:
-            await self._disk.sync(stream.name, brief=len(messages) <= _BRIEF)
+            await self._disk.sync(stream.name)
         if stream.limits.max_msgs:
             stream.first = max(stream.first, stream.last - stream.limits.max_msgs + 1)
         if stream.limits.max_bytes:

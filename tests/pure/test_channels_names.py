@@ -25,7 +25,7 @@ from penstock.channels.state_records import (
 )
 from penstock.channels.subscribers import Subscribers
 from penstock.errors import OptionError, RemoteProtocolError
-from tests.channels_sets import encoded_of
+from tests.channels_sets import deliveries, encoded_of
 
 
 @pytest.mark.parametrize("name", ["a", "A-b_9", "-", "0"])
@@ -308,3 +308,22 @@ def test_the_last_member_leaves(durable, queue, unsubscribe, stays):
     assert subscribers.by_inbox("a1") is None
     assert not subscribers.active
     assert len(subscribers) == int(stays)
+
+
+@given(st.lists(st.tuples(st.integers(1, 2), st.integers(1, 40), st.sampled_from([0, 10, 900, 30_000])), max_size=60))
+def test_recent_messages_are_the_newest_whatever_came(pieces):
+    """Whatever the sizes and gaps of what is stored, what is kept are the newest messages, as they were encoded."""
+    recent, contents, last = Recent(200_000), {}, 0
+    for step, count, size in pieces:
+        filling = [b"%d" % number + b"x" * size for number in range(count)]
+        piece = encoded_of(last + step, *filling[: 200_000 // (size + 40)])
+        contents |= dict(deliveries([piece]))
+        last = piece.last
+        recent.add(piece)
+    kept = {sequence: content for sequence, content in contents.items() if sequence in recent}
+    assert all(recent.get(sequence) == content for sequence, content in kept.items())
+    assert list(kept) == list(contents)[len(contents) - len(kept) :]
+    assert recent.size == sum(map(len, kept.values())) <= 200_000
+    assert not any(sequence in recent for sequence in range(last + 2) if sequence not in contents)
+    recent.drop_before(last + 1)
+    assert recent.size == 0

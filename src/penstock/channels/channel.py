@@ -17,7 +17,7 @@ from typing import Any
 
 from penstock.channels.client_writer import ClientWriter
 from penstock.channels.delivery import Group, Member
-from penstock.channels.encoded import Encoded
+from penstock.channels.encoded import Encoded, join
 from penstock.channels.messages import ChannelMessage, ChannelStream
 from penstock.channels.state import State
 from penstock.channels.store import Store
@@ -357,26 +357,43 @@ class GroupDelivery:
 class Recent:
     """The newest messages of a channel, encoded, within a bound of bytes; the oldest make room for the newest."""
 
-    __slots__ = ("_pieces", "limit", "size")
+    __slots__ = ("_loose", "_loose_bytes", "_pieces", "limit", "size")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.size = 0
         self._pieces: list[Encoded] = []  # in the order of their sequences
+        self._loose = 0  # how many of the last ones are small, and are to be joined
+        self._loose_bytes = 0
 
     def __contains__(self, sequence: int) -> bool:
         return self.find(sequence) is not None
 
     def add(self, piece: Encoded) -> None:
         """Keep messages; sequences come in order."""
+        large = piece.size >= _TOGETHER
+        if self._loose and (large or self._loose_bytes >= _TOGETHER or self._pieces[-1].last + 1 != piece.first):
+            self._join()
         self.size += piece.size
-        last = self._pieces[-1] if self._pieces else None
-        if last is not None and last.size + piece.size <= _TOGETHER and last.last + 1 == piece.first:
-            last.extend(piece)
-        else:
-            self._pieces.append(piece)
+        self._pieces.append(piece)
+        if not large:
+            self._loose += 1
+            self._loose_bytes += piece.size
         while self.size > self.limit and self._pieces:
-            self.size -= self._pieces.pop(0).size
+            self._drop()
+
+    def _join(self) -> None:
+        """Put small pieces that follow each other into one: each by itself takes more memory than its bytes."""
+        if self._loose > 1:
+            self._pieces[-self._loose :] = [join(self._pieces[-self._loose :])]
+        self._loose = self._loose_bytes = 0
+
+    def _drop(self) -> None:
+        piece = self._pieces.pop(0)
+        self.size -= piece.size
+        if self._loose > len(self._pieces):
+            self._loose -= 1
+            self._loose_bytes -= piece.size
 
     def find(self, sequence: int) -> Encoded | None:
         """Give the messages among which this one is, if it is still here."""
@@ -394,7 +411,7 @@ class Recent:
     def drop_before(self, first: int) -> None:
         """Let go of what the channel no longer has."""
         while self._pieces and self._pieces[0].last < first:
-            self.size -= self._pieces.pop(0).size
+            self._drop()
 
 
 class Channel:

@@ -36,6 +36,10 @@ cdef class Encoded:
     cpdef object get(self, long long sequence)
 
 
+@cython.locals(count=Py_ssize_t, size=Py_ssize_t, field=bytes, joined=Encoded)
+cpdef Encoded join(list pieces)
+
+
 @cython.final
 cdef class ClientFrames:
     cdef Bytes out

@@ -26,7 +26,7 @@ if cython.compiled:
 else:
     from penstock.wire.buffers import Bytes, Numbers, find, number
 
-__all__ = ["COMPILED", "ClientFrames", "Encoded", "channel_field", "read_answers"]
+__all__ = ["COMPILED", "ClientFrames", "Encoded", "channel_field", "join", "read_answers"]
 
 COMPILED: bool = bool(cython.compiled)
 
@@ -155,6 +155,19 @@ class Encoded:
             items = cython.cast(cython.p_char, self.content.items)
             return PyBytes_FromStringAndSize(items + first, self.ends.items[where] - first)
         return bytes(self.content.content[first : self.ends.items[where]])
+
+
+def join(pieces: list[Encoded]) -> Encoded:
+    """Put the messages of several into one that takes no more memory than they need."""
+    count = size = 0
+    for piece in pieces:
+        count += piece.count
+        size += piece.size
+    field = pieces[0].field
+    joined = Encoded(field, count, size - count * (len(field) + _BESIDE))
+    for piece in pieces:
+        joined.extend(piece)
+    return joined
 
 
 class ClientFrames:

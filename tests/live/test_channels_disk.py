@@ -123,3 +123,18 @@ async def test_a_disk_that_fails_acknowledges_nothing(lazy, monkeypatch):
             await client.publish("foo", b"two")
         monkeypatch.undo()
         await client.publish("foo", b"three")
+
+
+async def test_a_slow_disk_gets_the_last_of_the_state(lazy, synced, caplog):
+    """A gateway whose syncs take long syncs on threads, and stops as any other: what it stored last is synced, too."""
+    server, store = lazy
+    gateway = Gateway(server.url, synced_store=str(store))
+    async with gateway, Client(server.url, client_id="me") as client:
+        assert gateway.service is not None
+        assert gateway.service.disk is not None
+        gateway.service.disk._took = 10.0
+        await client.publish("foo", b"one")
+        await client.subscribe("foo", durable="d")
+        synced.clear()
+    assert synced[str(store / "jetstream" / "$G" / "streams" / "test-cluster=state" / "msgs" / "1.blk")]
+    assert not caplog.records

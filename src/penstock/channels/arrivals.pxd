@@ -32,7 +32,7 @@ cdef class AckEntry:
     cdef bint settled
 
 
-cdef class Acks:
+cdef class ArrivingAcks:
     cdef readonly dict entries
     cdef object _settled
     cdef object _other

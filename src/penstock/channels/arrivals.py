@@ -20,7 +20,7 @@ try:
 except ModuleNotFoundError:
     from penstock.wire import _shadow as cython
 
-__all__ = ["COMPILED", "AckEntry", "Acks", "RequestQueue", "sequence_in"]
+__all__ = ["COMPILED", "AckEntry", "ArrivingAcks", "RequestQueue", "sequence_in"]
 
 COMPILED: bool = bool(cython.compiled)
 
@@ -122,11 +122,11 @@ class AckEntry:
         self.member = member
         self.start = start
         self.settled = False
-        """Whether `Acks.settled` was called in this turn of the event loop."""
+        """Whether `ArrivingAcks.settled` was called in this turn of the event loop."""
 
 
-class Acks:
-    """Acks as they arrive, by the subject that they come on; they take effect at once.
+class ArrivingAcks:
+    """ArrivingAcks as they arrive, by the subject that they come on; they take effect at once.
 
     `settled` is called for a subscription when an ack has settled a message, once a turn of the event loop. `other`
     gives the sequence of an ack that is written in another way; None if it is none, or not for the channel.

@@ -2,7 +2,7 @@
 
 Clients rely on the order in which they send: what is published or acknowledged before a close counts, what is
 subscribed after a publish does not see it. So all requests go through one queue, in the order in which NATS delivered
-them, whatever subject they came on. Acks and pings take effect at once, as they arrive, and so before anything that
+them, whatever subject they came on. ArrivingAcks and pings take effect at once, as they arrive, and so before anything that
 was sent after them. Publishes that follow each other are stored together.
 
 The queue is bounded: when it is full we stop reading, and NATS holds the senders back.
@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from penstock.channels import requests
-from penstock.channels.arrivals import AckEntry, Acks, RequestQueue
+from penstock.channels.arrivals import AckEntry, ArrivingAcks, RequestQueue
 from penstock.channels.channel import Channel, Shared
 from penstock.channels.client_writer import ClientWriter
 from penstock.channels.clients import Clients, Connected
@@ -73,7 +73,7 @@ class Service:
         self.connecting: set[str] = set()  # ids of which we find out whether they are taken
         self.in_messages = 0
         self.in_bytes = 0
-        self._acks = Acks(self._settled, self._other_ack)
+        self._acks = ArrivingAcks(self._settled, self._other_ack)
         self.ack_inbox = ""
         self.numbers = itertools.count(1)  # for subscriptions and groups
         self.queue = RequestQueue(_QUEUE_BYTES)

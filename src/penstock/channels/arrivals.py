@@ -122,11 +122,11 @@ class AckEntry:
         self.member = member
         self.start = start
         self.settled = False
-        """Whether `ArrivingAcks.settled` was called in this turn of the event loop."""
+        """Whether it was told in this turn of the event loop that something is settled."""
 
 
 class ArrivingAcks:
-    """ArrivingAcks as they arrive, by the subject that they come on; they take effect at once.
+    """Acks as they arrive, by the subject that they come on; they take effect at once.
 
     `settled` is called for a subscription when an ack has settled a message, once a turn of the event loop. `other`
     gives the sequence of an ack that is written in another way; None if it is none, or not for the channel.

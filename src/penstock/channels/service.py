@@ -2,7 +2,7 @@
 
 Clients rely on the order in which they send: what is published or acknowledged before a close counts, what is
 subscribed after a publish does not see it. So all requests go through one queue, in the order in which NATS delivered
-them, whatever subject they came on. ArrivingAcks and pings take effect at once, as they arrive, and so before anything that
+them, whatever subject they came on. Acks and pings take effect at once, as they arrive, and so before anything that
 was sent after them. Publishes that follow each other are stored together.
 
 The queue is bounded: when it is full we stop reading, and NATS holds the senders back.

@@ -13,12 +13,12 @@ import pytest
 
 from penstock.channels import Client
 from penstock.channels.limits import ChannelLimits
-from penstock.channels.messages import NewMessage
 from penstock.channels.migrate import RunningServer, copy_channel, verify_channel
 from penstock.channels.store import Store
 from penstock.cli.app import main
 from penstock.connection import api_request
 from penstock.errors import DataLossError, InputError
+from tests.channels_sets import new_messages
 from tests.live.command import Command
 from tests.live.inprocess import Done, invoke
 from tests.live.stan import Got, cluster_of, until
@@ -221,7 +221,7 @@ async def test_migrate_refuses_a_stream_in_use(stan, unique, server):
     async with cluster_of(server.url, unique("target")) as target:
         store = Store(connection, target.cluster, prefix=f"{target.cluster}.")
         made = await store.create("foo", ChannelLimits())
-        await store.append(made, [NewMessage(b"mine")])
+        await store.append(made, new_messages(b"mine"))
         with pytest.raises(InputError, match="not copied from foo"):
             await copy_channel(RunningServer(client), store, "foo", (1, 1), lambda step: None)
 

@@ -11,12 +11,12 @@ import sys
 import pytest
 
 from penstock.channels.limits import ChannelLimits
-from penstock.channels.messages import NewMessage
 from penstock.channels.migrate import RunningServer, copy_channel, verify_channel
 from penstock.channels.store import Store
 from penstock.channels.subscription import Subscription
 from penstock.connection import api_request
 from penstock.errors import DataLossError, DisconnectedError
+from tests.channels_sets import new_messages
 from tests.live.command import Command, environment
 from tests.live.inprocess import invoke
 from tests.live.stan import cluster_of
@@ -99,13 +99,13 @@ async def test_a_message_too_many_is_found(stan, store):
     client = await fill(stan, 10, gaps=(4, 5))
     ends = await RunningServer(client).ends("foo")
     stream = await store.create("foo", ChannelLimits())
-    await store.append(stream, [NewMessage(b"%d" % number, origin=number) for number in range(1, 11)])
+    await store.append(stream, new_messages(*(b"%d" % number for number in range(1, 11)), first_origin=1))
     with pytest.raises(DataLossError, match="differs"):
         await verify_channel(RunningServer(client), store, "foo", ends, ignore)
     await api_request(store.connection, f"STREAM.DELETE.{stream.name}")
     await copy_channel(RunningServer(client), store, "foo", (1, 3), ignore)
     stream = await store.open("foo", await store.describe("foo"), ChannelLimits())
-    await store.append(stream, [NewMessage(b"4", origin=4)])
+    await store.append(stream, new_messages(b"4", first_origin=4))
     await store.skip(stream, 5)
     await copy_channel(RunningServer(client), store, "foo", ends, ignore)
     with pytest.raises(DataLossError, match=r"Message 4 of foo is in .* and not at the source"):

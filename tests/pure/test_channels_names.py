@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from penstock.channels.channel import Recent
 from penstock.channels.delivery import Group, Member
 from penstock.channels.limits import ChannelLimits, Limits, gather_limits, parse_limits
-from penstock.channels.messages import ChannelStream, quote_reply, read_message
+from penstock.channels.messages import ChannelStream, encode, quote_reply, read_message
 from penstock.channels.names import channel_of, is_channel, is_client, is_inbox, stream_name, subject_name
 from penstock.channels.options import GatewayOptions
 from penstock.channels.state_records import (
@@ -25,6 +25,7 @@ from penstock.channels.state_records import (
 )
 from penstock.channels.subscribers import Subscribers
 from penstock.errors import OptionError, RemoteProtocolError
+from tests.channels_sets import deliveries, encoded_of
 
 
 @pytest.mark.parametrize("name", ["a", "A-b_9", "-", "0"])
@@ -265,17 +266,33 @@ def test_stored_messages_of_others():
 
 def test_recent_messages_stay_within_their_bound():
     """The newest messages are kept, up to a number of bytes."""
-    recent = Recent(10)
+    large = b"x" * 60_000  # those that are smaller are put together, and go together
+    size = encoded_of(1, large).size
+    recent = Recent(3 * size)
     for sequence in range(1, 6):
-        recent.add(sequence, b"xxx")
+        recent.add(encoded_of(sequence, large))
     assert [sequence for sequence in range(1, 6) if sequence in recent] == [3, 4, 5]
-    assert recent.size == 9
+    assert recent.size == 3 * size
     recent.drop_before(5)
     assert [sequence for sequence in range(1, 6) if sequence in recent] == [5]
-    recent.add(6, b"x" * 50)
+    recent.add(encoded_of(6, large * 5))
     assert recent.size == 0
     assert 5 not in recent
     assert 6 not in recent
+
+
+def test_recent_messages_are_found_one_by_one():
+    """Small messages stand together in memory, and each is found as it was encoded; what others wrote is not there."""
+    recent = Recent(1 << 20)
+    for sequence in (1, 2, 3, 5, 6):
+        recent.add(encoded_of(sequence, b"%d" % sequence))
+    assert [recent.get(sequence) for sequence in range(8)] == [
+        None,
+        *(encode("foo", sequence, b"%d" % sequence, 1, "") for sequence in (1, 2, 3)),
+        None,
+        *(encode("foo", sequence, b"%d" % sequence, 1, "") for sequence in (5, 6)),
+        None,
+    ]
 
 
 def _subscribe(subscribers: Subscribers, number: int, client: str, durable: str = "", queue: str = "") -> Member:
@@ -330,3 +347,22 @@ def test_the_last_member_leaves(durable, queue, unsubscribe, stays):
     assert subscribers.by_inbox("a1") is None
     assert not subscribers.active
     assert len(subscribers) == int(stays)
+
+
+@given(st.lists(st.tuples(st.integers(1, 2), st.integers(1, 40), st.sampled_from([0, 10, 900, 30_000])), max_size=60))
+def test_recent_messages_are_the_newest_whatever_came(pieces):
+    """Whatever the sizes and gaps of what is stored, what is kept are the newest messages, as they were encoded."""
+    recent, contents, last = Recent(200_000), {}, 0
+    for step, count, size in pieces:
+        filling = [b"%d" % number + b"x" * size for number in range(count)]
+        piece = encoded_of(last + step, *filling[: 200_000 // (size + 40)])
+        contents |= dict(deliveries([piece]))
+        last = piece.last
+        recent.add(piece)
+    kept = {sequence: content for sequence, content in contents.items() if sequence in recent}
+    assert all(recent.get(sequence) == content for sequence, content in kept.items())
+    assert list(kept) == list(contents)[len(contents) - len(kept) :]
+    assert recent.size == sum(map(len, kept.values())) <= 200_000
+    assert not any(sequence in recent for sequence in range(last + 2) if sequence not in contents)
+    recent.drop_before(last + 1)
+    assert recent.size == 0

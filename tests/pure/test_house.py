@@ -41,6 +41,8 @@ FLOORS = {
     "penstock.channels.old_words": 0,
     "penstock.channels.limits": 0,
     "penstock.channels.messages": 0,
+    "penstock.channels.encoded": 0,
+    "penstock.channels.publishes": 0,
     "penstock.channels.delivery": 0,
     "penstock.channels.subscribers": 0,
     "penstock.channels.state_records": 0,

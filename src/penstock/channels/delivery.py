@@ -133,6 +133,11 @@ class Group:
         member.pending[sequence] = now + member.ack_wait
         self.last = sequence
 
+    def assign_run(self, member: Member, first: int, last: int, now: float) -> None:
+        """Give the one member of a group that is no queue new messages that follow each other."""
+        member.pending.update(dict.fromkeys(range(first, last + 1), now + member.ack_wait))
+        self.last = last
+
     def assign_in_doubt(self, member: Member, sequence: int, now: float) -> int:
         """Give a message that may have been sent before to the member that was chosen; give the count to mark it with.
 
@@ -156,6 +161,10 @@ class Group:
         wanted = max(self.last + (self._ahead if ahead and self.online else 0), self.doubt)
         self.reserved = min(self.reserved, wanted)  # until it is stored, either may be what is remembered
         return wanted
+
+    def is_short_of(self, wanted: int) -> bool:
+        """Tell whether more than half of what it may send before the state says `wanted` has gone out."""
+        return self.waits or 2 * (self.reserved - self.last) < wanted - self.last
 
     def skip_to(self, last: int) -> None:
         """Move over sequences that the channel no longer has."""

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 from penstock.channels.client import Client
 from penstock.channels.limits import ChannelLimits
-from penstock.channels.messages import ChannelStream, NewMessage
+from penstock.channels.messages import ChannelStream, more_lines
+from penstock.channels.publishes import NewMessages
 from penstock.channels.store import MOST, Store
 from penstock.channels.subscription import Message
 from penstock.errors import DataLossError, DeadlineError, DisconnectedError, InputError
@@ -170,14 +171,15 @@ async def copy_channel(
 
 
 async def _append(store: Store, stream: ChannelStream, batch: Sequence[SourceMessage]) -> None:
-    run: list[NewMessage] = []
+    run = NewMessages()
     for message in batch:
         if message.sequence != stream.last + len(run) + 1:  # the source lost some in between
             if run:
                 await store.append(stream, run)
-                run = []
+                run = NewMessages()
             await store.skip(stream, message.sequence - 1)
-        run.append(NewMessage(message.data, message.reply, message.timestamp, message.sequence))
+        reply = message.reply.encode()
+        run.add(message.data, reply, message.timestamp, more_lines(reply=reply, origin=message.sequence))
     await store.append(stream, run)
 
 

@@ -14,15 +14,16 @@ import asyncio
 import itertools
 import logging
 import secrets
-from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from penstock.channels import requests
+from penstock.channels.arrivals import RESERVED, AckEntry, ArrivingAcks, RequestQueue
 from penstock.channels.channel import Channel, Shared
 from penstock.channels.client_writer import ClientWriter
 from penstock.channels.clients import Clients, Connected
 from penstock.channels.delivery import Group, Member
+from penstock.channels.disk import Disk
 from penstock.channels.lease import Lease
 from penstock.channels.messages import ChannelStream
 from penstock.channels.names import is_inbox
@@ -31,78 +32,22 @@ from penstock.channels.requests import Refusal
 from penstock.channels.state import State
 from penstock.channels.state_records import GroupRecord, MemberRecord, decode_state
 from penstock.channels.store import MOST, Store
-from penstock.channels.wire import Ack, Ping, PingResponse, Text, ack_start, decode, sequence_in
+from penstock.channels.wire import Ack, Ping, PingResponse, Text, ack_start, decode
 from penstock.connection import Connection
 from penstock.connection import Subscription as TapSubscription
 from penstock.errors import DataLossError, JetStreamError, PenstockError, RemoteProtocolError
 
-__all__ = ["Handle", "RequestQueue", "Service"]
+__all__ = ["Handle", "Service"]
 
 log = logging.getLogger("penstock.channels")
 
 _RECENT_BYTES = 64 * 1024 * 1024  # for all channels together
-_RECENT_EACH = 2 * 1024 * 1024
+_RECENT_EACH = 16 * 1024 * 1024
 _LOOK_AROUND = 1.0
 _QUEUE_BYTES = 64 * 1024 * 1024
-_RESERVED = b"$"  # begins the subjects of JetStream: an answer there would be a request in our name
-_REQUEST_BYTES = 64  # that a request costs us beside its content
 
 Handle = Callable[["Service", bytes, bytes], Awaitable[None]]
 """What handles a request, given the subject for the answer and the content."""
-Item = tuple["Handle | None", bytes, bytes]
-
-
-class RequestQueue:
-    """Requests that wait to be handled: who handles each, where its answer goes, its content.
-
-    A publish has no handler: those that follow each other are taken together.
-    """
-
-    def __init__(self) -> None:
-        self._items: deque[Item] = deque()
-        self._bytes = 0
-        self._arrived = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
-
-    def put(self, handle: Handle | None, reply: bytes, content: bytes) -> Awaitable[object] | None:
-        """Add a request; what is returned, if anything, is to be awaited before more is read."""
-        self.add(handle, reply, content)
-        if self._bytes <= _QUEUE_BYTES:
-            return None
-        self._room.clear()
-        return self._room.wait()
-
-    def add(self, handle: Handle | None, reply: bytes, content: bytes) -> None:
-        """Add a request of our own, for which there is always room."""
-        self._items.append((handle, reply, content))
-        self._bytes += len(content) + _REQUEST_BYTES
-        self._arrived.set()
-
-    async def arrival(self) -> None:
-        """Wait until there is a request."""
-        while not self._items:
-            self._arrived.clear()
-            await self._arrived.wait()
-
-    def take(self) -> Item:
-        """Take the first request."""
-        item = self._items.popleft()
-        self._bytes -= len(item[2]) + _REQUEST_BYTES
-        if self._bytes <= _QUEUE_BYTES // 2:
-            self._room.set()
-        return item
-
-    def take_publishes(self, most: int) -> list[tuple[bytes, bytes]]:
-        """Take the publishes that stand in front of everything else: subjects for the answers, and contents."""
-        found: list[tuple[bytes, bytes]] = []
-        while self._items and self._items[0][0] is None and len(found) < most:
-            found.append(self.take()[1:])
-        return found
-
-    def release(self) -> None:
-        """Let whoever waits for room go: nobody will take anything any more."""
-        self._room.set()
 
 
 class Service:
@@ -112,9 +57,15 @@ class Service:
         self.options = options
         self.front = front
         self.state = state
+        self.disk = None if options.synced_store is None else Disk(options.synced_store)
         self.store = Store(
-            state.connection, options.cluster_id, prefix=options.subject_prefix, replicas=options.replicas
+            state.connection,
+            options.cluster_id,
+            prefix=options.subject_prefix,
+            replicas=options.replicas,
+            disk=self.disk,
         )
+        state.disk = self.disk
         self.writer = ClientWriter(front, lambda: lease.valid)
         self.lease = lease
         self.shared = Shared(self.writer, self.store, state)
@@ -124,17 +75,22 @@ class Service:
         self.connecting: set[str] = set()  # ids of which we find out whether they are taken
         self.in_messages = 0
         self.in_bytes = 0
-        self._acks: dict[bytes, tuple[Channel, Member, bytes]] = {}
+        self._acks = ArrivingAcks(self._settled, self._other_ack)
         self.ack_inbox = ""
         self.numbers = itertools.count(1)  # for subscriptions and groups
-        self.queue = RequestQueue()
+        self.queue = RequestQueue(_QUEUE_BYTES)
         self._taps: list[TapSubscription] = []
         self._loop = asyncio.get_running_loop()
 
     # -- beginning and ending ----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Load what is remembered, and listen; DeniedError if we may not listen to what clients send."""
+        """Load what is remembered, and listen.
+
+        DeniedError if we may not listen to what clients send, InputError if we shall sync a store that is not there.
+        """
+        if self.disk is not None:
+            await self.disk.sync(self.state.stream, grown=False)  # else the folder is not the server's store
         remembered = await self.state.load()
         self.ack_inbox = remembered.get("info", b"").decode()
         if not self.ack_inbox:
@@ -145,10 +101,11 @@ class Service:
                 self._add(await self.store.open(name, described, self.options.limits.of(name)))
         await self._recall(remembered)
         cluster, prefix = self.options.cluster_id, self.options.discover_prefix
-        handlers: dict[str, Handle | None] = {f"{prefix}.{cluster}": requests.connect, f"_STAN.pub.{cluster}.>": None}
+        handlers: dict[str, Handle] = {f"{prefix}.{cluster}": requests.connect}
         handlers |= {f"_STAN.{name}.{cluster}": handle for name, handle in requests.HANDLERS.items()}
         taps = {subject: self._queueing(handle) for subject, handle in handlers.items()}
-        taps |= {f"{self.ack_inbox}.*": self._acked, f"{self.clients.inbox}.*": self.clients.answered}
+        taps |= {f"_STAN.pub.{cluster}.>": self.queue.publish}
+        taps |= {f"{self.ack_inbox}.*": self._acks.take, f"{self.clients.inbox}.*": self.clients.answered}
         taps |= {f"{prefix}.{cluster}.pings": self._pinged}
         for subject, tap in taps.items():
             self._taps.append(await self.front.tap(subject, tap))
@@ -270,12 +227,14 @@ class Service:
         for channel in self.channels.values():
             channel.end()
         await self.shared.close()
+        if self.disk is not None:
+            self.disk.close()
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
-    def _queueing(self, handle: Handle | None) -> Callable[..., Awaitable[object] | None]:
+    def _queueing(self, handle: Handle) -> Callable[..., Awaitable[object] | None]:
         def arrived(subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> Awaitable[object] | None:
-            return self.queue.put(handle, reply if reply[:1] != _RESERVED else b"", data)
+            return self.queue.put(handle, reply, data)
 
         return arrived
 
@@ -296,27 +255,21 @@ class Service:
 
     # -- what takes effect at once -----------------------------------------------------------------------------------
 
-    def _acked(self, subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> None:
-        found = self._acks.get(subject)
-        if found is None:
-            return
-        channel, member, start = found
-        sequence = sequence_in(data[len(start) :]) if data.startswith(start) else None
-        if sequence is None:
-            try:
-                ack = decode(Ack, data)
-            except RemoteProtocolError as error:
-                log.warning("Channels: bytes on the subject for acks are no ack: %s", error)
-                return
-            if ack.subject != channel.name:
-                return
-            sequence = ack.sequence
-        group = member.group
-        if group is None or not group.ack(member, sequence):
-            return
+    def _settled(self, entry: AckEntry) -> None:
+        """Go on with a subscription that acknowledged something."""
+        channel, group = entry.channel, entry.member.group
         self.state.touch(group)
         if group.last < channel.stream.last:
             self.writer.wake(channel.delivery(group))
+
+    def _other_ack(self, entry: AckEntry, data: bytes) -> int | None:
+        """Read an ack that is not written as nearly all are; None if it is none, or not for the channel."""
+        try:
+            ack = decode(Ack, data)
+        except RemoteProtocolError as error:
+            log.warning("Channels: bytes on the subject for acks are no ack: %s", error)
+            return None
+        return ack.sequence if ack.subject == entry.channel.name else None
 
     def _pinged(self, subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> None:
         if not data:
@@ -325,7 +278,7 @@ class Service:
             ping = decode(Ping, data)
         except RemoteProtocolError:
             return  # as the old server: no answer at all
-        if reply[:1] == _RESERVED:
+        if reply[:1] == RESERVED:
             return
         client = self.clients.by_conn.get(ping.connID)
         if client is not None:
@@ -383,11 +336,11 @@ class Service:
         client = self.clients.by_id.get(member.client)
         if member.online and client is not None:
             client.members[member] = channel
-            self._acks[member.ack_inbox.encode()] = (channel, member, ack_start(channel.name))
+            self._acks.entries[member.ack_inbox.encode()] = AckEntry(channel, member, ack_start(channel.name))
 
     def detach(self, channel: Channel, member: Member, *, unsubscribe: bool) -> None:
         """Take a member off its channel, its client and the acks."""
-        self._acks.pop(member.ack_inbox.encode(), None)
+        self._acks.entries.pop(member.ack_inbox.encode(), None)
         client = self.clients.by_id.get(member.client)
         if client is not None:
             client.members.pop(member, None)

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 
 from penstock.channels.delivery import Group, Member
+from penstock.channels.disk import Disk
 from penstock.channels.names import state_stream, state_subject
 from penstock.channels.state_records import encode_group, encode_member
 from penstock.connection import Connection, api_request
@@ -92,6 +93,7 @@ class State:
         self._replicated = False
         self._writing = asyncio.Lock()
         self._done: list[asyncio.Future[None]] = []
+        self.disk: Disk | None = None  # if the server leaves the syncing to us
         self._loop = asyncio.get_running_loop()
 
     async def create(self) -> None:
@@ -240,16 +242,24 @@ class State:
                     self.on_lost()
                     return
                 self.on_written(written)
-            for group, sent in reserved:
-                group.reserved = sent
-                if group.waits:
-                    group.waits = False
-                    self.on_reserved(group)
-            for future in waiting:
-                if not future.done():
-                    future.set_result(None)
+            await self._stored(reserved, waiting)
             if spent > _COSTLY:  # a position with very many pending messages: leave most of the time to others
                 await asyncio.sleep(min(1.0, 10 * spent))
+
+    async def _stored(self, reserved: list[tuple[Group, int]], waiting: list[asyncio.Future[None]]) -> None:
+        """Let those go on who waited for what is stored now; if we have to sync it first, only as often as need be."""
+        if self.disk is not None:
+            if not waiting and not any(group.is_short_of(sent) for group, sent in reserved):
+                return  # what was synced before is enough
+            await self.disk.sync(self.stream, grown=False)
+        for group, sent in reserved:
+            group.reserved = sent
+            if group.waits:
+                group.waits = False
+                self.on_reserved(group)
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
 
     async def _write_surely(self, items: list[tuple[str, bytes]], connection: Connection) -> float | None:
         """Write until it is stored, and give when the attempt that was stored began; None if somebody else leads now.

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Channel", "ClusterId", "Prefix", "Replicas", "check_names", "export", "info", "ls", "serve", "serve_until"]
 
+_NOW_AND_THEN = "2m"  # between two syncs of a server that leaves it to the gateway, or is told so
+
 ClusterId = Annotated[str, flag("Cluster id that clients connect with.", "ID", "-cid", "--cluster-id", "--cluster_id")]
 Channel = Annotated[str, argument("Name of the channel.")]
 _LOOK = 0.1  # seconds between two looks at who serves
@@ -50,7 +52,14 @@ async def serve(
     port: Annotated[int, flag("Client port of the embedded server; 0 for a free one.")] = 4222,
     token: Annotated[str | None, flag("Token for the embedded server; a generated one otherwise.", "T")] = None,
     no_auth: Annotated[bool, flag("Let anybody on this machine connect to it.")] = False,
-    sync: Annotated[str, flag("When the embedded server syncs to disk.", "always|DURATION")] = "always",
+    sync: Annotated[
+        str,
+        flag(
+            "When what is stored is synced to disk: always, by the embedded server; acked, by the gateway before it "
+            "acknowledges, once for many messages, and not for those who write to JetStream directly; or now and then.",
+            "always|acked|DURATION",
+        ),
+    ] = "always",
     max_channels: Annotated[int, _limit("-mc", "max_channels", "Channels; 0: any.")] = 100,
     max_subs: Annotated[int, _limit("-msu", "max_subs", "Subscriptions of a channel; 0: any.")] = 1000,
     max_msgs: Annotated[int, _limit("-mm", "max_msgs", "Messages that a channel keeps; 0: any.")] = 1_000_000,
@@ -110,12 +119,22 @@ async def serve(
         from penstock.server import Server
 
         Gateway("nats://127.0.0.1:4222", **options)  # what is wrong with the options is said before a server runs
-        server = Server(store=store, port=port, token=token, auth=not no_auth, sync=sync, max_payload=PAYLOAD)
+        server = Server(
+            store=store,
+            port=port,
+            token=token,
+            auth=not no_auth,
+            sync=_NOW_AND_THEN if sync == "acked" else sync,
+            max_payload=PAYLOAD,
+        )
         with until_signal() as stop:
             async with started(server, stop):
                 if not stop.is_set():
-                    pages = {"nats_monitor": server.monitor_urls[0]} if monitor else {}
-                    await serve_until(Gateway(server.url, **options, **pages), stop, server.url, json=json)
+                    if monitor:
+                        options["nats_monitor"] = server.monitor_urls[0]
+                    if sync == "acked":
+                        options["synced_store"] = str(server.nodes[0].store)
+                    await serve_until(Gateway(server.url, **options), stop, server.url, json=json)
     else:
         for name, value in (("--store", store), ("--token", token), ("--no-auth", no_auth or None)):
             if value is not None:

@@ -437,7 +437,7 @@ async def _trailing(raw: Raw) -> Any:
     return answers
 
 
-async def ask_all(make: Callable[[str], Awaitable[Asking]], at_once: int = 16) -> dict[str, Any]:
+async def ask_all(make: Callable[[str], Awaitable[Asking]], at_once: int = 4) -> dict[str, Any]:
     """Ask a server everything, some of it at the same time; `make` gives a client on a connection of its own."""
     turns = asyncio.Semaphore(at_once)
 

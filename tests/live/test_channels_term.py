@@ -45,8 +45,9 @@ async def test_a_stop_within_five_seconds(unique, tmp_path, cases):
             for number in range(4):
                 await client.subscribe("foo", Got(), durable=f"d{number}", ack_wait=1)
             await client.subscribe("large", Got(), manual_acks=True, ack_wait=1)
+            other = await stan.client("other", ack_timeout=60.0, ping_interval=600, connect_timeout=10.0)
             for _ in range(100):  # ten megabytes a second, again and again: more than any buffer takes
-                await client.publish("large", b"x" * LARGE)
+                await other.publish("large", b"x" * LARGE)
             load = asyncio.ensure_future(publish_surely(client, "foo", range(10**9), window=64))
             try:
                 for case in cases:

@@ -114,7 +114,7 @@ async def test_odd_requests_are_answered_as_ever():
     expected = json.loads(GOLDEN.read_text()) | OTHERWISE
     with Server(sync="2m", max_payload=PAYLOAD) as server:
         async with Gateway(server.url, cluster_id=CLUSTER, limits=Limits(channels=0)):
-            answers = await ask_all(_making(server.url))
+            answers = await ask_all(_making(server.url), at_once=16)
     expected[WITHOUT_GUID] = [
         {"error": answer["error"]} if "guid" in answer and "error" in answer else answer
         for answer in expected[WITHOUT_GUID]

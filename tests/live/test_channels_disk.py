@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from collections import Counter
@@ -14,6 +15,7 @@ from penstock.channels import Client, Gateway
 from penstock.channels.disk import Disk
 from penstock.connection import api_request
 from penstock.errors import ChannelError, InputError, OptionError
+from tests.live.stan import Got, until
 
 
 @pytest.fixture
@@ -103,6 +105,40 @@ async def test_another_folder_is_told(lazy, tmp_path_factory):
             await client.publish("foo", b"one")
 
 
+async def test_what_may_have_been_sent_is_synced_before_it_is(lazy, synced, monkeypatch):
+    """No message goes out before the state that says so is on disk; one sync allows for many of them."""
+    server, store = lazy
+    state = "test-cluster=state"
+    async with (
+        Gateway(server.url, synced_store=str(store)) as gateway,
+        Client(server.url, client_id="me", ack_timeout=60) as client,
+    ):
+        service = gateway.service
+        assert service is not None
+        assert service.disk is not None
+        await client.subscribe("foo", got := Got(), durable="d", max_in_flight=50)
+        real, go = service.disk.sync, asyncio.Event()
+
+        async def sync(stream: str, *, grown: bool = True) -> None:
+            if stream == state:
+                await go.wait()
+            await real(stream, grown=grown)
+
+        monkeypatch.setattr(service.disk, "sync", sync)
+        for stored in [await client.publish_async("foo", b"%d" % number) for number in range(1000)]:
+            await stored
+        [group] = service.channels["foo"].subscribers.groups
+        await until(lambda: group.waits)
+        await got.stays(group.reserved, 0.2)
+        assert 0 < group.last == group.reserved < 1000
+        synced.clear()
+        go.set()
+        await got.count(1000)
+        assert got.sequences == list(range(1, 1001))
+        assert not got.redelivered
+        assert 0 < synced[str(store / "jetstream" / "$G" / "streams" / state / "msgs" / "1.blk")] < 20
+
+
 def test_replicas_cannot_be_synced_from_outside():
     """With more than one replica a message is not in its file when it is acknowledged: the two exclude each other."""
     with pytest.raises(OptionError, match="synced_store"):
@@ -136,5 +172,6 @@ async def test_a_slow_disk_gets_the_last_of_the_state(lazy, synced, caplog):
         await client.publish("foo", b"one")
         await client.subscribe("foo", durable="d")
         synced.clear()
+        caplog.clear()
     assert synced[str(store / "jetstream" / "$G" / "streams" / "test-cluster=state" / "msgs" / "1.blk")]
     assert not caplog.records

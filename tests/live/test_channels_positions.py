@@ -228,7 +228,7 @@ async def test_somebody_who_takes_over_is_told(target, monkeypatch):
         found = await load(self)
         rival = State(self.connection, self.cluster)
         await rival.create()
-        assert await rival.lead()
+        assert await rival.lead(self.epoch)
         return found
 
     monkeypatch.setattr(State, "load", overtaken)

@@ -30,7 +30,6 @@ class Disk:
     def __init__(self, folder: str | Path, account: str = "$G") -> None:
         self._streams = Path(folder) / "jetstream" / account / "streams"
         self._newest: dict[str, tuple[int, int]] = {}  # of each stream the newest block that was synced, and its size
-        self._closed = False
         self._took = 0.0  # seconds, as it was lately
         self._threads = ThreadPoolExecutor(4, "penstock-disk")
 
@@ -40,7 +39,7 @@ class Disk:
         ServerError if the disk fails. While syncs are brief everything else waits for them: to hand one to a thread and
         to come back to it takes nearly as long. A disk that becomes slow holds us up once, as it does the server.
         """
-        if self._closed or self._took < _BRIEF:
+        if self._took < _BRIEF:
             self._sync(stream, grown)
         else:
             await asyncio.get_running_loop().run_in_executor(self._threads, self._sync, stream, grown)
@@ -50,8 +49,7 @@ class Disk:
         self._newest.pop(stream, None)
 
     def close(self) -> None:
-        """End the threads; what they are about is finished, and what is to be synced after that is, without them."""
-        self._closed = True
+        """End the threads, when nothing more is to be synced; what they are about is finished."""
         self._threads.shutdown(wait=False)
 
     def _sync(self, stream: str, grown: bool) -> None:

@@ -196,7 +196,10 @@ class Gateway:
         await end(self._work)
         self._work.clear()
         if self._service is not None:
-            await self._service.stop()
+            try:
+                await self._service.stop()
+            finally:
+                self._service.close()
             self._service = None
 
     # -- leading -----------------------------------------------------------------------------------------------------

@@ -227,6 +227,9 @@ class Service:
         for channel in self.channels.values():
             channel.end()
         await self.shared.close()
+
+    def close(self) -> None:
+        """Let go of the disk, after the last of the state was written."""
         if self.disk is not None:
             self.disk.close()
 

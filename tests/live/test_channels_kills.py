@@ -91,7 +91,7 @@ async def test_what_was_sent_after_the_last_write_of_the_state(stan, monkeypatch
     first = await stan.serve(lease=600.0)
     client = await stan.client(ping_interval=600)
     got, shared = Got(), [Got(), Got()]
-    await client.subscribe("foo", got, max_in_flight=1)
+    await client.subscribe("foo", got, max_in_flight=600)  # many at a time, and still no more than the state says
     for one in shared:
         await client.subscribe("foo", one, queue="q", max_in_flight=1)
     await first.service.state.flush()
@@ -101,7 +101,7 @@ async def test_what_was_sent_after_the_last_write_of_the_state(stan, monkeypatch
         await never.wait()
 
     monkeypatch.setattr(first.service.state, "_write", write)
-    await publish_surely(client, "foo", range(600))
+    await publish_surely(client, "foo", range(600), window=600)
     [plain, queue] = first.service.channels["foo"].subscribers.groups
     await until(lambda: plain.waits and queue.waits)
     assert 0 < len(got) == plain.reserved < 600, "no more goes out than the state says"

@@ -70,6 +70,7 @@ async def test_flags_start_it(tmp_path):
         async with Client(to, cluster_id="mine", client_id="me") as client:
             for number in range(1, 11):
                 await client.publish("foo", b"%d" % number)
+            await client.publish("large", b"x" * 1_048_300)  # with its envelope as large as the old server took
             sub = await client.subscribe("foo", durable="d", start="First", manual_acks=True)
             (await sub.next(20)).ack()
         assert (await page(pages, "/streaming/storez"))["limits"]["max_msgs"] == 7

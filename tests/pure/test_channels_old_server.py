@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.channels import ChannelLimits
+from penstock.channels.limits import PAYLOAD
 from penstock.channels.old_server import KEY_VARIABLE, plan_old_server
 from penstock.channels.old_settings import read_settings
 from penstock.channels.old_words import FLAGS, KEYS, SERVER_KEYS
@@ -208,6 +209,7 @@ def test_a_whole_command_line(tmp_path):
     assert (made.server["store"], made.server["port"], made.server["sync"]) == (tmp_path, 4222, "10s")
     assert read_conf_text(made.server["config"]).values["jetstream"] == {"cipher": "aes", "key": "k"}
     assert (made.pid_file, made.url) == (Path("pid"), None)
+    assert made.server["max_payload"] == PAYLOAD
     assert plan("-store", "FILE", "-dir", str(tmp_path)).server["sync"] == "always"
     made = plan("-encrypt", "-encryption_cipher", "chacha", **{KEY_VARIABLE: "from outside"})
     assert read_conf_text(made.server["config"]).values["jetstream"] == {"cipher": "chacha", "key": "from outside"}
@@ -265,6 +267,7 @@ def test_the_configuration_of_its_documentation(tmp_path):
     assert (limits.of("foo.a").max_age, limits.of("bar").max_bytes, limits.of("bar").max_msgs) == (3600.0, 1 << 20, 20)
     config = read_conf_text(made.server["config"]).values
     assert (config["max_payload"], config["write_deadline"], "SECRET" in config) == (2 << 20, "3s", False)
+    assert made.server["max_payload"] is None, "the file says it"
     assert config["tls"]["verify"] is True
     client = str(tmp_path / "client")
     assert made.login == {

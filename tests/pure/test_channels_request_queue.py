@@ -40,6 +40,16 @@ async def test_requests_keep_their_order(form):
     assert queue.take_publishes(2) == [(b"r", b"4")]
 
 
+async def test_nobody_is_answered_on_a_subject_of_jetstream(form):
+    """A request that wants its answer on a reserved subject is handled, and not answered; a publish, too."""
+    queue = queue_of(form)
+    queue.publish(b"_STAN.pub.c.foo", b"$JS.API.STREAM.PURGE.S", b"1", None)
+    queue.publish(b"_STAN.pub.c.foo", b"_INBOX.$", b"2", None)
+    queue.put(handle, b"$SYS.x", b"close")
+    assert queue.take_publishes(9) == [(b"", b"1"), (b"_INBOX.$", b"2")]
+    assert queue.take() == (handle, b"", b"close")
+
+
 async def test_whoever_waits_for_a_request_gets_one(form):
     """An arrival is waited for as long as there is none, and not missed where it came before."""
     queue = queue_of(form)

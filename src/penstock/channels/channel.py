@@ -171,7 +171,9 @@ class GroupDelivery:
             if first > limit:  # what was missing in between led beyond what the state says
                 return
         if first <= group.doubt:
-            self._send_marked(member, first, piece.get(first) or b"", group.assign_in_doubt(member, first, now))
+            content = piece.get(first)
+            assert content is not None, "its sequence stands there"
+            self._send_marked(member, first, content, group.assign_in_doubt(member, first, now))
             return
         most = min(member.max_in_flight - len(member.pending), limit - first + 1)
         count = 1 if group.queue else piece.run(place, most)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.channels.limits import ChannelLimits, Limits
+from penstock.channels.limits import PAYLOAD, ChannelLimits, Limits
 from penstock.channels.old_settings import OldSettings, read_settings
 from penstock.conf_file import write_conf
 from penstock.errors import InputError, OptionError
@@ -218,6 +218,7 @@ def _embedded(
         "host": host or (_HOST if safe else "127.0.0.1"),
         "port": port,
         "sync": "always" if kind == "FILE" and sync else f"{max(pause, 1.0) if pause > 0 else 120.0:g}s",
+        "max_payload": None if "max_payload" in config else PAYLOAD,
         "auth": False,
         # A word of configuration tells the embedded server that whoever wrote it decided on the logins.
         "config": write_conf(config) or "# as the old server",

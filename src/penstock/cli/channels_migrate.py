@@ -167,10 +167,11 @@ async def _target(ctx: typer.Context, folder: Path | None) -> AsyncIterator[Conn
             remedy="Leave --store out, or leave out the server's address and context.",
             option="--store",
         )
+    from penstock.channels.limits import PAYLOAD
     from penstock.options import ConnectionOptions
     from penstock.server import Server
 
-    server = Server(store=folder)
+    server = Server(store=folder, max_payload=PAYLOAD)
     async with started(server, asyncio.Event()), connected(ctx, ConnectionOptions(server.url)) as client:
         yield client
 

@@ -364,6 +364,34 @@ def test_how_far_the_state_goes_ahead():
     assert group.reserve(ahead=False) == 11, "nothing more is sent after that"
 
 
+def test_one_calm_write_alone_changes_nothing():
+    """While much goes out, a write that finds little new does not bring the state less far ahead: the next one may."""
+    group, _ = plain()
+    group.waits = True
+    for _ in range(4):
+        wide = group.reserve() - group.last
+    group.waits = False
+    for _ in range(20):
+        assert group.reserve() - group.last == wide
+        group.last += wide // 4
+    for _ in range(6):
+        narrow = group.reserve() - group.last
+    assert narrow < wide
+
+
+def test_what_must_be_synced_now():
+    """Of what the state says anew nothing is needed until half of what was synced has gone out, or until all waits."""
+    group, _ = plain()
+    group.last, group.reserved = 100, 300
+    assert not group.is_short_of(500)
+    group.last = 120
+    assert group.is_short_of(500)
+    group.reserved = 500
+    assert not group.is_short_of(500)
+    group.waits = True
+    assert group.is_short_of(500)
+
+
 def test_nothing_goes_out_beyond_what_the_state_may_say():
     """While a lower bound is being stored, the lower one counts; a higher one counts once it is stored."""
     group, only = plain()

@@ -36,6 +36,7 @@ HANDOVER = 0.1
 # How far ahead of what was sent the state may say "may have been sent": as far as needed while a write is under way.
 _LEAST_AHEAD = 256
 _MOST_AHEAD = 65_536
+_CALM = 4  # writes in a row with little new in them, after which it goes less far: one alone may be by chance
 # Members' messages are kept nearly in the order of expiry; nothing is out of place by more than this.
 _DISORDER = 0.1
 
@@ -96,6 +97,7 @@ class Group:
     """Whether new messages wait for the state to say more."""
     _ahead: int = _LEAST_AHEAD
     _noted: int = 0
+    _calm: int = 0
 
     @property
     def online(self) -> bool:
@@ -153,10 +155,11 @@ class Group:
         It is as far ahead as was needed lately, so that hardly anything is marked without need after a crash and
         hardly ever a message waits for the state; not at all if nobody is there, or without `ahead`.
         """
+        self._calm = 0 if self.waits or self.last - self._noted >= self._ahead // 8 else self._calm + 1
         if self.waits:
             self._ahead = min(2 * self._ahead, _MOST_AHEAD)
-        elif self.last - self._noted < self._ahead // 8:
-            self._ahead = max(self._ahead // 2, _LEAST_AHEAD)
+        elif self._calm == _CALM:
+            self._ahead, self._calm = max(self._ahead // 2, _LEAST_AHEAD), 0
         self._noted = self.last
         wanted = max(self.last + (self._ahead if ahead and self.online else 0), self.doubt)
         self.reserved = min(self.reserved, wanted)  # until it is stored, either may be what is remembered

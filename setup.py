@@ -12,10 +12,11 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-# As penstock.wire.MODULES and penstock.store.MODULES, which cannot be imported before the project is installed.
+# As MODULES of each of these rooms, which cannot be imported before the project is installed.
 MODULES = {
     "wire": ("protocol", "buffers", "columns", "frames", "plain_acks", "blake2", "dispatch"),
     "store": ("checksums", "s2", "decoding", "records", "entries"),
+    "channels": ("encoded", "publishes", "arrivals"),
 }
 
 

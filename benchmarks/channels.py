@@ -1,13 +1,20 @@
-"""Channels through the gateway beside plain JetStream through nats-py, in one run, on one server.
+"""Channels through the gateway: beside the old NATS Streaming server, and beside plain JetStream through nats-py.
 
-Each side publishes the same messages, asynchronously with 256 in flight, and then receives them through a subscription
-that acknowledges each one. The gateway is a process of its own; so is the server; clients run here. Then a backlog is
-delivered while the gateway's memory is watched.
+Peers: the same client publishes, asynchronously with 512 in flight, and receives, at the old server and at gateways,
+all of which sync to disk before they acknowledge; then our client publishes one at a time. The sides run in turn. The
+old server is nats-streaming-server, on the path or named by --old or STREAMING_SERVER; without it the gateways are
+measured alone. The client is Go's stan-bench, on the path or named by --client or STAN_BENCH; without it, ours.
+
+Plain: each side publishes the same messages, asynchronously with 256 in flight, and then receives them through a
+subscription that acknowledges each one. The gateway is a process of its own; so is the server; clients run here. Then a
+backlog is delivered while the gateway's memory is watched.
 
     python benchmarks/channels.py            100,000 messages of 128 bytes; a backlog of a million
     python benchmarks/channels.py --quick    a tenth of that
+    python benchmarks/channels.py --part peers
 
-Rates are the best of five rounds, ratios the median of the rounds' own; the ratios are what to compare. JSON goes to
+Of peers there are medians with the least and the most, and ratios round by round. Rates of the plain part are the best
+of five rounds, ratios the median of the rounds' own; the ratios are what to compare. JSON goes to
 artifacts/channels.json.
 """
 
@@ -21,14 +28,21 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 from penstock import Server, __version__
 from penstock.channels import Client
 from penstock.connection.stock import connect_nats_py
 
+sys.path.insert(0, str(Path(__file__).parent))
+import _channel_sides as sides
+
 SIZE = 128
 IN_FLIGHT = 256
+PEERS_IN_FLIGHT = 512  # as the Go client has it if nothing is said
+ROUNDS = 5
 PAYLOAD = b"x" * SIZE
 PATIENCE = 900.0  # seconds for one part; a machine that needs longer is not worth measuring
 
@@ -192,19 +206,52 @@ async def run(url: str, count: int, rounds: int, messages: int) -> dict[str, obj
         await said
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the messages")
-    parser.add_argument("--sync", default="2m", help="how the server syncs: always, or a duration")
-    given = parser.parse_args()
-    count, messages = (10_000, 100_000) if given.quick else (100_000, 1_000_000)
-    with Server(sync=given.sync) as server:
-        found = asyncio.run(run(server.url, count, 5, messages))
-        about = {"penstock": __version__, "server": server.version, "messages": count, "size": SIZE}
-        found = {**about, "in_flight": IN_FLIGHT, "sync": given.sync, **found}
-    folder = Path("artifacts")
-    folder.mkdir(exist_ok=True)
-    (folder / "channels.json").write_text(json.dumps(found, indent=2) + "\n")
+async def publish(url: str, channel: str, count: int) -> float:
+    """Publish with our client, and give the messages a second."""
+    async with Client(url, client_id="bench", max_pub_acks_in_flight=PEERS_IN_FLIGHT) as client:
+        began = time.perf_counter()
+        await fill(client, channel, count)
+        return count / (time.perf_counter() - began)
+
+
+async def receive(url: str, channel: str, count: int) -> float:
+    """Receive with our client, and give the messages a second."""
+    async with Client(url, client_id="bench") as client:
+        began = time.perf_counter()
+        await drain(client, channel, count)
+        return count / (time.perf_counter() - began)
+
+
+async def compare_peers(old: str | None, client: str | None, count: int) -> dict[str, Any]:
+    """Measure the old server, if there is one, and the gateways, in turn."""
+    async with AsyncExitStack() as stack:
+        found = [
+            await stack.enter_async_context(sides.running(name, command))
+            for name, command in sides.commands(old).items()
+        ]
+        for number in range(1, ROUNDS + 1):
+            for side in found:
+                say(f"round {number} of {ROUNDS}: {side.name}")
+                how = client or (publish, receive)
+                await sides.measure(side, number, how, count, PEERS_IN_FLIGHT, SIZE)
+        return {"client": "stan-bench" if client else "penstock", **sides.summary(found)}
+
+
+def show_peers(found: dict[str, Any]) -> None:
+    names = [name for name in ("old", "always", "acked") if name in found]
+    print(f"{'client: ' + found['client']:20}" + "".join(f"{name:>34}" for name in names))
+    for what in ("publish", "deliver", "publish_cpu", "deliver_cpu", "p50_ms", "p99_ms"):
+        line = f"{what:20}"
+        for name in names:
+            item = found[name][what]
+            ratio = f" x{item['of_old']:.2f}" if "of_old" in item else ""
+            form = ",.0f" if what in ("publish", "deliver") else ".2f"
+            median, least, most = (format(item[figure], form) for figure in ("median", "least", "most"))
+            line += f"{f'{median} ({least}-{most}){ratio}':>34}"
+        print(line)
+
+
+def show_plain(found: dict[str, Any]) -> None:
     print(f"{'':12}{'plain JetStream':>18}{'gateway':>12}{'ratio':>8}")
     for what in ("publish", "subscribe"):
         plainly, gateway = found["best"]["plain"][what], found["best"]["gateway"][what]
@@ -214,6 +261,33 @@ def main() -> None:
         f"backlog of {log['messages']:,}: {log['subscribe']:,.0f}/s; gateway {log['mib_after_a_tenth']:.0f} MiB "
         f"after a tenth, {log['mib_most']:.0f} MiB at most"
     )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the messages")
+    parser.add_argument("--part", choices=["peers", "plain"], help="only this part")
+    parser.add_argument("--sync", default="2m", help="how the server of the plain part syncs: always, or a duration")
+    parser.add_argument("--old", help="the nats-streaming-server to compare with")
+    parser.add_argument("--client", help="the stan-bench to measure with")
+    given = parser.parse_args()
+    count, messages = (10_000, 100_000) if given.quick else (100_000, 1_000_000)
+    result: dict[str, Any] = {"penstock": __version__, "messages": count, "size": SIZE}
+    if given.part in (None, "peers"):
+        old = sides.find_program(sides.OLD, given.old, "STREAMING_SERVER")
+        client = sides.find_program(sides.BENCH, given.client, "STAN_BENCH")
+        if old is None:
+            say(f"skipped: {sides.OLD}, which is not installed")
+        result["peers"] = asyncio.run(compare_peers(old, client, count))
+        show_peers(result["peers"])
+    if given.part in (None, "plain"):
+        with Server(sync=given.sync) as server:
+            about = {"server": server.version, "in_flight": IN_FLIGHT, "sync": given.sync}
+            result["plain"] = {**about, **asyncio.run(run(server.url, count, ROUNDS, messages))}
+        show_plain(result["plain"])
+    folder = Path("artifacts")
+    folder.mkdir(exist_ok=True)
+    (folder / "channels.json").write_text(json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from penstock.channels.limits import ChannelLimits
-from penstock.channels.messages import NewMessage
 from penstock.channels.store import Store
 from penstock.connection import api_request, connect
 from penstock.connection.asking import store_frames
 from penstock.errors import ChannelError, DeadlineError
+from tests.channels_sets import deliveries, new_messages
 from tests.live.cable import relay
 from tests.live.stan import Got, until
 
@@ -200,7 +200,7 @@ async def test_a_lost_or_late_answer_stores_nothing_twice(stan, monkeypatch, tro
     monkeypatch.setattr("penstock.channels.store.store_frames", losing)
     setattr(losing, trouble, 1)
     contents = [b"%d" % number + b"x" * (LARGE if large else 0) for number in range(12)]
-    stored = await store.append(stream, [NewMessage(content) for content in contents])
+    stored = deliveries(await store.append(stream, new_messages(*contents)))
     assert [sequence for sequence, _ in stored] == list(range(1, 13))
     kept: dict = {}
     while len(kept) < 12:
@@ -287,7 +287,7 @@ async def test_a_connection_that_breaks_in_the_middle_of_a_batch(stan, server):
         contents = [b"%d" % number for number in range(600)]
         for place in range(0, 600, 100):
             wire.cut_up_at = wire.up + 3_000 + 40 * place  # somewhere in the frames of this part
-            stored = await store.append(stream, [NewMessage(content) for content in contents[place : place + 100]])
+            stored = deliveries(await store.append(stream, new_messages(*contents[place : place + 100])))
             assert [sequence for sequence, _ in stored] == list(range(place + 1, place + 101))
         assert wire.cuts > 3
         kept: dict = {}

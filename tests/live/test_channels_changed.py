@@ -316,8 +316,26 @@ async def test_a_durable_whose_position_is_lost_begins_with_the_first_message(st
     await purge(stan, "pos.*")
     await stan.serve()
     got = await durable(stan, 10)
-    assert got.sequences == list(range(1, 11))
+    assert got.sequences == got.redelivered == list(range(1, 11))
     assert "position of durable d of client reader in foo is lost" in caplog.text
+
+
+async def test_a_state_put_back_under_a_gateway_marks_what_comes_again(stan):
+    """What a durable gets again because its position was put back to an older one says that it came before."""
+    gateway = await filled(stan, 10)
+    await durable(stan, 10)
+    connection = await stan.connection()
+    found, _ = await read_state(connection, stan.cluster)
+    [(name, content)] = [item for item in found.items() if item[0].startswith("pos.")]
+    older = json.dumps(json.loads(content) | {"last": 4}).encode()
+    service = gateway.service
+    await purge(stan, "lead")
+    await connection.publish(f"_PENSTOCK.channels.{stan.cluster}.{name}", older)
+    await connection.flush()
+    service.state.put("info", service.ack_inbox.encode())
+    await until(lambda: gateway.service not in (None, service))
+    got = await durable(stan, 6)
+    assert got.sequences == got.redelivered == list(range(5, 11))
 
 
 @pytest.mark.parametrize("gone", ["b", "*"])

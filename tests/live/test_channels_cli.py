@@ -13,12 +13,12 @@ import pytest
 
 from penstock.channels import Client
 from penstock.channels.limits import ChannelLimits
-from penstock.channels.messages import NewMessage
-from penstock.channels.migrate import copy_channel, find_ends, verify_channel
+from penstock.channels.migrate import RunningServer, copy_channel, verify_channel
 from penstock.channels.store import Store
 from penstock.cli.app import main
 from penstock.connection import api_request
 from penstock.errors import DataLossError, InputError
+from tests.channels_sets import new_messages
 from tests.live.command import Command
 from tests.live.inprocess import Done, invoke
 from tests.live.stan import Got, cluster_of, until
@@ -195,12 +195,12 @@ async def test_migrate_a_channel_that_lost_messages(stan, unique, server):
     gateway.service.channels["foo"].recent.drop_before(1 << 62)
     async with cluster_of(server.url, unique("target")) as target:
         store = Store(connection, target.cluster, prefix=f"{target.cluster}.")
-        ends = await find_ends(client, "foo")
+        ends = await RunningServer(client).ends("foo")
         assert ends == (6, 20)
         steps = []
-        copied = await copy_channel(client, store, "foo", ends, steps.append)
+        copied = await copy_channel(RunningServer(client), store, "foo", ends, steps.append)
         assert (copied.first, copied.end, copied.copied) == (6, 21, 12)
-        assert await verify_channel(client, store, "foo", ends, steps.append) == 12
+        assert await verify_channel(RunningServer(client), store, "foo", ends, steps.append) == 12
         await target.serve()
         reader = await target.client("reader")
         got = Got()
@@ -209,7 +209,7 @@ async def test_migrate_a_channel_that_lost_messages(stan, unique, server):
         assert got.sequences == [6, 7, 8, 9, *range(13, 21)]
         await api_request(connection, f"STREAM.MSG.DELETE.{target.stream('foo')}", {"seq": 15})
         with pytest.raises(DataLossError, match="15 of foo is missing"):
-            await verify_channel(client, store, "foo", ends, steps.append)
+            await verify_channel(RunningServer(client), store, "foo", ends, steps.append)
 
 
 async def test_migrate_refuses_a_stream_in_use(stan, unique, server):
@@ -221,9 +221,9 @@ async def test_migrate_refuses_a_stream_in_use(stan, unique, server):
     async with cluster_of(server.url, unique("target")) as target:
         store = Store(connection, target.cluster, prefix=f"{target.cluster}.")
         made = await store.create("foo", ChannelLimits())
-        await store.append(made, [NewMessage(b"mine")])
+        await store.append(made, new_messages(b"mine"))
         with pytest.raises(InputError, match="not copied from foo"):
-            await copy_channel(client, store, "foo", (1, 1), lambda step: None)
+            await copy_channel(RunningServer(client), store, "foo", (1, 1), lambda step: None)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ async def test_close_cleans_up(stan):
     assert len(gateway.service.channels["foo"].subscribers) == 3
     await client.close()
     assert len(gateway.service.channels["foo"].subscribers) == 0
-    assert not gateway.service._acks
+    assert not gateway.service._acks.entries
 
 
 async def test_duplicate_id(stan):

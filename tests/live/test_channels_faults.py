@@ -30,7 +30,7 @@ class Child:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
 
-    async def wait_for(self, text: str, timeout: float = 30.0) -> None:
+    async def wait_for(self, text: str, timeout: float = 90.0) -> None:
         async with asyncio.timeout(timeout):
             while True:
                 line = (await self.process.stderr.readline()).decode()
@@ -312,8 +312,8 @@ async def test_taking_over_is_tried_again(own_server, unique):
         second = await stan.serve(standby=True, timeout=0.5)
         lead, killed = State.lead, asyncio.Event()
 
-        async def lead_and_lose(state: State) -> bool:
-            won = await lead(state)
+        async def lead_and_lose(state: State, before: int) -> bool:
+            won = await lead(state, before)
             if not killed.is_set():
                 await asyncio.to_thread(own_server.nodes[0].kill)
                 killed.set()

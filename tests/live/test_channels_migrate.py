@@ -11,12 +11,12 @@ import sys
 import pytest
 
 from penstock.channels.limits import ChannelLimits
-from penstock.channels.messages import NewMessage
-from penstock.channels.migrate import copy_channel, find_ends, verify_channel
+from penstock.channels.migrate import RunningServer, copy_channel, verify_channel
 from penstock.channels.store import Store
 from penstock.channels.subscription import Subscription
 from penstock.connection import api_request
 from penstock.errors import DataLossError, DisconnectedError
+from tests.channels_sets import new_messages
 from tests.live.command import Command, environment
 from tests.live.inprocess import invoke
 from tests.live.stan import cluster_of
@@ -58,7 +58,7 @@ def ignore(step: int) -> None:
 async def test_a_copy_that_broke_off_goes_on(stan, store):
     """What was copied before a break is not copied again, and the whole is the same as the source."""
     client = await fill(stan, 2500)
-    ends = await find_ends(client, "foo")
+    ends = await RunningServer(client).ends("foo")
     steps: list[int] = []
 
     def once(step: int) -> None:
@@ -67,18 +67,18 @@ async def test_a_copy_that_broke_off_goes_on(stan, store):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        await copy_channel(client, store, "foo", ends, once)
+        await copy_channel(RunningServer(client), store, "foo", ends, once)
     reached = (await store.describe("foo"))["state"]["last_seq"]
     assert 1000 <= reached < 2500
-    copied = await copy_channel(client, store, "foo", ends, ignore)
+    copied = await copy_channel(RunningServer(client), store, "foo", ends, ignore)
     assert (copied.first, copied.end, copied.copied) == (1, 2501, 2500 - reached)
-    assert await verify_channel(client, store, "foo", ends, ignore) == 2500
+    assert await verify_channel(RunningServer(client), store, "foo", ends, ignore) == 2500
 
 
 async def test_a_break_in_a_gap(stan, store, monkeypatch):
     """Places that were to stay empty, and were filled when the copy broke off, are emptied by the next run."""
     client = await fill(stan, 10, gaps=(4, 5, 6))
-    ends = await find_ends(client, "foo")
+    ends = await RunningServer(client).ends("foo")
 
     async def broken(*_) -> None:
         raise KeyboardInterrupt
@@ -86,36 +86,36 @@ async def test_a_break_in_a_gap(stan, store, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(store, "_remove", broken)
         with pytest.raises(KeyboardInterrupt):
-            await copy_channel(client, store, "foo", ends, ignore)
+            await copy_channel(RunningServer(client), store, "foo", ends, ignore)
     assert (await store.describe("foo"))["state"]["messages"] == 6
-    copied = await copy_channel(client, store, "foo", ends, ignore)
+    copied = await copy_channel(RunningServer(client), store, "foo", ends, ignore)
     assert (copied.end, copied.copied) == (11, 4)
-    assert await verify_channel(client, store, "foo", ends, ignore) == 7
+    assert await verify_channel(RunningServer(client), store, "foo", ends, ignore) == 7
     assert (await store.describe("foo"))["state"]["messages"] == 7
 
 
 async def test_a_message_too_many_is_found(stan, store):
     """A copy that has a message where the source has none is not the same."""
     client = await fill(stan, 10, gaps=(4, 5))
-    ends = await find_ends(client, "foo")
+    ends = await RunningServer(client).ends("foo")
     stream = await store.create("foo", ChannelLimits())
-    await store.append(stream, [NewMessage(b"%d" % number, origin=number) for number in range(1, 11)])
+    await store.append(stream, new_messages(*(b"%d" % number for number in range(1, 11)), first_origin=1))
     with pytest.raises(DataLossError, match="differs"):
-        await verify_channel(client, store, "foo", ends, ignore)
+        await verify_channel(RunningServer(client), store, "foo", ends, ignore)
     await api_request(store.connection, f"STREAM.DELETE.{stream.name}")
-    await copy_channel(client, store, "foo", (1, 3), ignore)
+    await copy_channel(RunningServer(client), store, "foo", (1, 3), ignore)
     stream = await store.open("foo", await store.describe("foo"), ChannelLimits())
-    await store.append(stream, [NewMessage(b"4", origin=4)])
+    await store.append(stream, new_messages(b"4", first_origin=4))
     await store.skip(stream, 5)
-    await copy_channel(client, store, "foo", ends, ignore)
+    await copy_channel(RunningServer(client), store, "foo", ends, ignore)
     with pytest.raises(DataLossError, match=r"Message 4 of foo is in .* and not at the source"):
-        await verify_channel(client, store, "foo", ends, ignore)
+        await verify_channel(RunningServer(client), store, "foo", ends, ignore)
 
 
 async def test_messages_lost_on_the_way_stop_the_copy(stan, store, monkeypatch):
     """A message that does not arrive is not taken for one that the source has lost: the copy stops, and goes on."""
     client = await fill(stan, 10)
-    ends = await find_ends(client, "foo")
+    ends = await RunningServer(client).ends("foo")
     receive = Subscription._receive
 
     def lossy(self, subject, reply, data, header) -> None:
@@ -126,16 +126,16 @@ async def test_messages_lost_on_the_way_stop_the_copy(stan, store, monkeypatch):
         patch.setattr(Subscription, "_receive", lossy)
         patch.setattr("penstock.channels.migrate._SILENCE", 0.2)
         with pytest.raises(DisconnectedError, match="after 4 were lost on the way"):
-            await copy_channel(client, store, "foo", ends, ignore)
-    copied = await copy_channel(client, store, "foo", ends, ignore)
+            await copy_channel(RunningServer(client), store, "foo", ends, ignore)
+    copied = await copy_channel(RunningServer(client), store, "foo", ends, ignore)
     assert copied.end == 11
-    assert await verify_channel(client, store, "foo", ends, ignore) == 10
+    assert await verify_channel(RunningServer(client), store, "foo", ends, ignore) == 10
 
 
 async def test_a_source_that_drops_messages_meanwhile(stan, store):
     """Where the source drops the rest of what was to be copied, the copy ends there and does not wait."""
     client = await fill(stan, 10)
-    ends = await find_ends(client, "foo")
+    ends = await RunningServer(client).ends("foo")
     connection = await stan.connection()
     await api_request(connection, f"STREAM.PURGE.{stan.stream('foo')}", {"seq": 10})
     await client.publish("foo", b"11")
@@ -143,7 +143,7 @@ async def test_a_source_that_drops_messages_meanwhile(stan, store):
     channel = stan.gateways[0].service.channels["foo"]
     channel.recent.drop_before(1 << 62)
     await stan.gateways[0].service.store.refresh(channel.stream)
-    copied = await copy_channel(client, store, "foo", ends, ignore)
+    copied = await copy_channel(RunningServer(client), store, "foo", ends, ignore)
     assert copied.copied == 0
 
 

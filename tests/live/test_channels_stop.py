@@ -232,7 +232,9 @@ async def test_leadership_that_is_lost_again_and_again(stan, wire):
     connection = await stan.connection()
     for turn in range(5):
         work, service = list(gateway._work), gateway.service
-        assert await State(connection, stan.cluster).lead(), "a rival that does not serve"
+        rival = State(connection, stan.cluster)
+        before, _ = await rival.last("lead")
+        assert await rival.lead(before), "a rival that does not serve"
         await asyncio.sleep(0.0007 * turn)
         service.state.put("info", service.ack_inbox.encode())
         await until(lambda work=work: all(task.done() for task in work))

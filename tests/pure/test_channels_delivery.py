@@ -345,3 +345,67 @@ def test_nothing_is_ever_lost(steps):
         assert len(held) == len(set(held))
         assert set(held) | acked == set(range(1, group.last + 1))
         assert not set(held) & acked
+
+
+def test_how_far_the_state_goes_ahead():
+    """The state says further ahead what may have been sent while messages wait for it, and less far when few go out."""
+    group, _ = plain()
+    group.last = 10
+    first = group.reserve() - group.last
+    group.waits = True
+    assert group.reserve() - group.last == 2 * first
+    for _ in range(40):
+        assert group.reserve() - group.last <= 65_536
+    group.waits = False
+    group.last += 1
+    for _ in range(40):
+        group.reserve()
+    assert group.reserve() - group.last == first
+    assert group.reserve(ahead=False) == 11, "nothing more is sent after that"
+
+
+def test_one_calm_write_alone_changes_nothing():
+    """While much goes out, a write that finds little new does not bring the state less far ahead: the next one may."""
+    group, _ = plain()
+    group.waits = True
+    for _ in range(4):
+        wide = group.reserve() - group.last
+    group.waits = False
+    for _ in range(20):
+        assert group.reserve() - group.last == wide
+        group.last += wide // 4
+    for _ in range(6):
+        narrow = group.reserve() - group.last
+    assert narrow < wide
+
+
+def test_what_must_be_synced_now():
+    """Of what the state says anew nothing is needed until half of what was synced has gone out, or until all waits."""
+    group, _ = plain()
+    group.last, group.reserved = 100, 300
+    assert not group.is_short_of(500)
+    group.last = 120
+    assert group.is_short_of(500)
+    group.reserved = 500
+    assert not group.is_short_of(500)
+    group.waits = True
+    assert group.is_short_of(500)
+
+
+def test_nothing_goes_out_beyond_what_the_state_may_say():
+    """While a lower bound is being stored, the lower one counts; a higher one counts once it is stored."""
+    group, only = plain()
+    group.last, group.reserved = 10, 300
+    only.online = False
+    assert group.reserve() == group.reserved == 10
+    only.online = True
+    assert group.reserve() > group.reserved == 10
+
+
+def test_what_is_in_doubt_stays_so():
+    """What a gateway before us may have sent is remembered as such until it was sent again, and counts as such."""
+    group, only = plain()
+    group.doubt = 1000
+    assert group.reserve() == group.reserve(ahead=False) == 1000
+    assert group.assign_in_doubt(only, 1, 0.0) == 1
+    assert group.redeliver(only, 1, 1.0) == (only, 2)

@@ -10,24 +10,26 @@ from penstock.channels.limits import ChannelLimits
 from penstock.channels.messages import (
     ChannelMessage,
     ChannelStream,
-    NewMessage,
     encode,
+    more_lines,
     read_message,
     write_frames,
 )
+from penstock.channels.publishes import NewMessages
 from penstock.channels.wire import MsgProto, decode, frame, is_nobody
 from penstock.errors import RemoteProtocolError
 from penstock.wire.jetstream import names
 from penstock.wire.protocol import decode_headers
+from tests.channels_sets import deliveries, new_messages
 
 NOW = 1_700_000_000_000_000_000
 
 
-def written(messages: list[NewMessage], *, atomic: bool, expected: int = 10, so_far: int = 100, not_before: int = 0):
+def written(messages: NewMessages, *, atomic: bool, expected: int = 10, so_far: int = 100, not_before: int = 0):
     """Write messages to the channel foo."""
     stream = ChannelStream("foo", "c:foo", "ch.foo", ChannelLimits())
     stream.last, stream.bytes_so_far, stream.last_time = expected, so_far, not_before
-    return write_frames(stream, messages, "b1", now=NOW, atomic=atomic)
+    return write_frames(stream, messages, "b1", now=NOW, atomic=atomic, first=0, end=len(messages))
 
 
 def split(frames: bytes) -> list[tuple[bytes, bytes, bytes]]:
@@ -43,10 +45,17 @@ def split(frames: bytes) -> list[tuple[bytes, bytes, bytes]]:
     return found
 
 
+def times(made) -> list[int]:
+    """Give the times of what was written, as subscribers get them."""
+    return [decode(MsgProto, content).timestamp for _, content in deliveries(made.encoded)]
+
+
 def test_golden_frames_one_by_one():
     """Without an atomic batch each message names the one it follows; the last one asks for the ack."""
-    made = written([NewMessage(b"a"), NewMessage(b"bb", reply="r")], atomic=False)
-    first, second = (len(content) for content, _ in made.deliveries)
+    messages = new_messages(b"a")
+    messages.add(b"bb", b"r", lines=more_lines(reply=b"r"))
+    made = written(messages, atomic=False)
+    first, second = (len(content) for _, content in deliveries(made.encoded))
     assert made.make(b"_INBOX.1") == b"".join(
         b"HPUB %b %d %d\r\n%b%b\r\n" % (where, len(head), len(head) + len(data), head, data)
         for where, head, data in (
@@ -68,7 +77,7 @@ def test_golden_frames_one_by_one():
 
 def test_golden_frames_of_an_atomic_batch():
     """In an atomic batch the first message names the one that it follows, and the last one commits."""
-    made = written([NewMessage(b"a"), NewMessage(b"b"), NewMessage(b"c")], atomic=True)
+    made = written(new_messages(b"a", b"b", b"c"), atomic=True)
     found = split(made.make(b"_INBOX.1"))
     assert [where for where, _, _ in found] == [b"ch.foo", b"ch.foo", b"ch.foo _INBOX.1"]
     headers = [decode_headers(head)[2] for _, head, _ in found]
@@ -82,16 +91,17 @@ def test_golden_frames_of_an_atomic_batch():
 @pytest.mark.parametrize("atomic", [False, True])
 def test_frames_can_be_made_again(atomic):
     """The same frames are made for another reply subject, as for an attempt that is sent late."""
-    made = written([NewMessage(b"a"), NewMessage(b"b")], atomic=atomic)
+    made = written(new_messages(b"a", b"b"), atomic=atomic)
     assert made.make(b"one").replace(b" one ", b" two ") == made.make(b"two")
 
 
 def test_time_never_goes_back():
     """A message has the time of the one before where its own is earlier: the clock was set, or it was copied."""
-    messages = [NewMessage(b"", time=NOW + 5), NewMessage(b"", time=NOW - 5), NewMessage(b"")]
-    assert [time for _, time in written(messages, atomic=False).deliveries] == [NOW + 5] * 3
-    [(_, time)] = written([NewMessage(b"")], atomic=False, not_before=NOW + 9).deliveries
-    assert time == NOW + 9
+    messages = NewMessages()
+    for time in (NOW + 5, NOW - 5, -1):
+        messages.add(b"", time=time)
+    assert times(written(messages, atomic=False)) == [NOW + 5] * 3
+    assert times(written(new_messages(b""), atomic=False, not_before=NOW + 9)) == [NOW + 9]
 
 
 @pytest.mark.parametrize("atomic", [False, True])
@@ -101,12 +111,17 @@ def test_time_never_goes_back():
 )
 def test_what_is_stored_is_what_was_foreseen(atomic, contents, expected):
     """What a stream gives back is, byte by byte, the delivery that was foreseen when the message was written."""
-    made = written([NewMessage(data, reply) for data, reply in contents], atomic=atomic, expected=expected, so_far=0)
+    messages = NewMessages()
+    for data, reply in contents:
+        messages.add(data, reply.encode(), lines=more_lines(reply=reply.encode()))
+    made = written(messages, atomic=atomic, expected=expected, so_far=0)
+    sent = deliveries(made.encoded)
     total = 0
     for place, (_, head, payload) in enumerate(split(made.make(b"_INBOX.x"))):
         server = f"{names.STREAM}: c:foo\r\n{names.SUBJECT}: ch.foo\r\n{names.SEQUENCE}: {expected + place + 1}\r\n"
         read = read_message(payload, head[:-2] + server.encode() + b"\r\n")
-        content, _ = made.deliveries[place]
+        sequence, content = sent[place]
+        assert sequence == expected + place + 1
         total += len(content)
         assert read.encode("foo") == content
         assert (read.data, read.reply) == contents[place]
@@ -117,7 +132,9 @@ def test_what_is_stored_is_what_was_foreseen(atomic, contents, expected):
 
 def test_copies_and_gaps_are_marked():
     """A copied message knows its sequence at the source; a place that stays empty is known as such."""
-    made = written([NewMessage(b"a", origin=7), NewMessage(b"", gap=True)], atomic=False)
+    messages = new_messages(b"a", first_origin=7)
+    messages.add(b"", lines=more_lines(gap=True))
+    made = written(messages, atomic=False)
     one, two = (head[:-2] + b"Nats-Sequence: 1\r\n\r\n" for _, head, _ in split(made.make(b"r")))
     assert (read_message(b"a", one).origin, read_message(b"a", one).gap) == (7, False)
     assert (read_message(b"", two).origin, read_message(b"", two).gap) == (None, True)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from penstock.channels.channel import Recent
 from penstock.channels.delivery import Group, Member
 from penstock.channels.limits import ChannelLimits, Limits, gather_limits, parse_limits
-from penstock.channels.messages import ChannelStream, quote_reply, read_message
-from penstock.channels.names import channel_of, is_channel, is_client, stream_name, subject_name
+from penstock.channels.messages import ChannelStream, encode, quote_reply, read_message
+from penstock.channels.names import channel_of, is_channel, is_client, is_inbox, stream_name, subject_name
 from penstock.channels.options import GatewayOptions
 from penstock.channels.state_records import (
     ClientRecord,
@@ -25,6 +25,7 @@ from penstock.channels.state_records import (
 )
 from penstock.channels.subscribers import Subscribers
 from penstock.errors import OptionError, RemoteProtocolError
+from tests.channels_sets import deliveries, encoded_of
 
 
 @pytest.mark.parametrize("name", ["a", "A-b_9", "-", "0"])
@@ -45,9 +46,11 @@ def test_channels(name):
     assert is_channel(name)
 
 
-@pytest.mark.parametrize("name", ["", ".", "foo.", ".foo", "a..b", "a/b", "foo.*", "*", ">", "foo.>", "a*b"])
+@pytest.mark.parametrize(
+    "name", ["", ".", "foo.", ".foo", "a..b", "a/b", "foo.*", "*", ">", "foo.>", "a*b", "a\0b", "é" * 513]
+)
 def test_no_channels(name):
-    """No wildcard, no slash, no empty token."""
+    """No wildcard, no slash, no empty token, no zero byte, and no more than a kilobyte."""
     assert not is_channel(name)
 
 
@@ -60,6 +63,8 @@ def test_no_channels(name):
         ("a=b", "c:a=3Db", "a=3Db"),
         ("a b", "c:a=20b", "a=20b"),
         ("é", "c:=C3=A9", "=C3=A9"),
+        ("$SYS.a$b", "c:=24SYS:a=24b", "=24SYS.a$b"),
+        ("_INBOX.x", "c:_INBOX:x", "=5FINBOX.x"),
     ],
 )
 def test_golden_names(channel, stream, subject):
@@ -67,6 +72,37 @@ def test_golden_names(channel, stream, subject):
     assert stream_name("c", channel) == stream
     assert subject_name("", channel) == subject
     assert channel_of("c", stream) == channel
+
+
+def test_a_long_name():
+    """A name too long for a stream is cut, and ends in a digest; the stream's metadata has the whole one."""
+    name = "y" * 255
+    stream = stream_name("c", name)
+    assert stream == f"c:{'y' * 219}=h36f3aea1fca314f7b4cef81c423c1a05"
+    assert len(stream) == 255
+    assert channel_of("c", stream, name) == name
+    assert channel_of("c", stream) is None
+    assert channel_of("c", stream, "y" * 256) is None
+    assert channel_of("c", stream, "other") is None
+    assert stream_name("c", "y" * 253) == f"c:{'y' * 253}"
+
+
+@pytest.mark.parametrize("name", ["_INBOX.a", "a", ".a", "a.", "a..b", "é", "a*b", "a>b", "a\x7f", "i" * 1024])
+def test_inboxes(name):
+    """A client may be sent things nearly anywhere."""
+    assert is_inbox(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", "a b", "a\tb", "a\r\nPUB b 0", "a\0", "*", ">", "a.*", "a.>", "*.a", "a.*.b", "i" * 1025),
+        *("$JS.API.STREAM.DELETE.S", "$SYS.x", "$KV.b.k", "_PENSTOCK.channels.c.lead"),
+    ],
+)
+def test_no_inboxes(name):
+    """Nothing that breaks a line, that streams of others store, or that JetStream takes for a request of ours."""
+    assert not is_inbox(name)
 
 
 @given(st.text(min_size=1, max_size=30), st.text(min_size=1, max_size=30))
@@ -175,6 +211,10 @@ def test_golden_records():
     written = b'{"v":1,"last":9,"pending":{"7":[[5,7],[9,10]]},"stream":"2026-01-02T03:04:05.678Z"}'
     assert encode_group(group) == written
     assert decode_group(written).created == group.stream.created
+    assert decode_group(written).sent == 0, "as gateways wrote it that did not say it ahead"
+    written = b'{"v":1,"last":9,"pending":{"7":[[5,7],[9,10]]},"stream":"2026-01-02T03:04:05.678Z","sent":265}'
+    assert encode_group(group, 265) == written
+    assert decode_group(written).sent == 265
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"[]", b"{}", b'{"v":2}'])
@@ -226,17 +266,33 @@ def test_stored_messages_of_others():
 
 def test_recent_messages_stay_within_their_bound():
     """The newest messages are kept, up to a number of bytes."""
-    recent = Recent(10)
+    large = b"x" * 60_000  # those that are smaller are put together, and go together
+    size = encoded_of(1, large).size
+    recent = Recent(3 * size)
     for sequence in range(1, 6):
-        recent.add(sequence, b"xxx")
+        recent.add(encoded_of(sequence, large))
     assert [sequence for sequence in range(1, 6) if sequence in recent] == [3, 4, 5]
-    assert recent.size == 9
+    assert recent.size == 3 * size
     recent.drop_before(5)
     assert [sequence for sequence in range(1, 6) if sequence in recent] == [5]
-    recent.add(6, b"x" * 50)
+    recent.add(encoded_of(6, large * 5))
     assert recent.size == 0
     assert 5 not in recent
     assert 6 not in recent
+
+
+def test_recent_messages_are_found_one_by_one():
+    """Small messages stand together in memory, and each is found as it was encoded; what others wrote is not there."""
+    recent = Recent(1 << 20)
+    for sequence in (1, 2, 3, 5, 6):
+        recent.add(encoded_of(sequence, b"%d" % sequence))
+    assert [recent.get(sequence) for sequence in range(8)] == [
+        None,
+        *(encode("foo", sequence, b"%d" % sequence, 1, "") for sequence in (1, 2, 3)),
+        None,
+        *(encode("foo", sequence, b"%d" % sequence, 1, "") for sequence in (5, 6)),
+        None,
+    ]
 
 
 def _subscribe(subscribers: Subscribers, number: int, client: str, durable: str = "", queue: str = "") -> Member:
@@ -291,3 +347,22 @@ def test_the_last_member_leaves(durable, queue, unsubscribe, stays):
     assert subscribers.by_inbox("a1") is None
     assert not subscribers.active
     assert len(subscribers) == int(stays)
+
+
+@given(st.lists(st.tuples(st.integers(1, 2), st.integers(1, 40), st.sampled_from([0, 10, 900, 30_000])), max_size=60))
+def test_recent_messages_are_the_newest_whatever_came(pieces):
+    """Whatever the sizes and gaps of what is stored, what is kept are the newest messages, as they were encoded."""
+    recent, contents, last = Recent(200_000), {}, 0
+    for step, count, size in pieces:
+        filling = [b"%d" % number + b"x" * size for number in range(count)]
+        piece = encoded_of(last + step, *filling[: 200_000 // (size + 40)])
+        contents |= dict(deliveries([piece]))
+        last = piece.last
+        recent.add(piece)
+    kept = {sequence: content for sequence, content in contents.items() if sequence in recent}
+    assert all(recent.get(sequence) == content for sequence, content in kept.items())
+    assert list(kept) == list(contents)[len(contents) - len(kept) :]
+    assert recent.size == sum(map(len, kept.values())) <= 200_000
+    assert not any(sequence in recent for sequence in range(last + 2) if sequence not in contents)
+    recent.drop_before(last + 1)
+    assert recent.size == 0

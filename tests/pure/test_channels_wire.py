@@ -188,22 +188,3 @@ def test_texts_are_exact():
     assert Text.case_clash("Foo", "foo") == (
         'rejecting channel "Foo" because channel "foo" alreay exists (different cases not allowed)'
     )
-
-
-@given(st.text(min_size=1, max_size=40).filter(lambda text: text.isprintable()), st.integers(0, 2**64 - 1))
-def test_the_short_way_to_read_an_ack(channel: str, sequence: int):
-    """It gives what decoding gives, or leaves the ack to decoding."""
-    content, start = Ack(subject=channel, sequence=sequence).SerializeToString(), wire.ack_start(channel)
-    if 0 < sequence < 2**63:
-        assert content.startswith(start)
-        assert wire.sequence_in(content[len(start) :]) == sequence
-    else:
-        assert not content.startswith(start) or wire.sequence_in(content[len(start) :]) is None
-
-
-@given(st.binary(max_size=24))
-def test_the_short_way_reads_nothing_else(rest: bytes):
-    """What follows an ack's channel is one number to its end, or decoding has to look at it."""
-    found = wire.sequence_in(rest)
-    if found is not None:
-        assert decode(Ack, wire.ack_start("orders") + rest).sequence == found

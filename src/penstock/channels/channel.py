@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from operator import attrgetter
 from typing import Any
 
 from penstock.channels.client_writer import ClientWriter
 from penstock.channels.delivery import Group, Member
-from penstock.channels.messages import ChannelMessage, ChannelStream, encode
+from penstock.channels.encoded import Encoded, join
+from penstock.channels.messages import ChannelMessage, ChannelStream
 from penstock.channels.state import State
 from penstock.channels.store import Store
 from penstock.channels.subscribers import Subscribers
@@ -28,12 +31,10 @@ __all__ = ["Channel", "GroupDelivery", "Recent", "Shared"]
 
 log = logging.getLogger("penstock.channels")
 
-_AHEAD = 512  # messages that one read asks for; the store bounds their bytes, too
-_LOW = 1024  # with fewer than this read ahead the next read begins, while these go out, unless they are large
-_LOW_BYTES = 512 * 1024
+_AHEAD = 1000  # messages that one read asks for; the store bounds their bytes, too
+_LOW = 512 * 1024  # with fewer bytes than this read ahead the next read begins, while these go out
 _HELD = 128 * 1024 * 1024  # read ahead by all groups together; beyond it each reads one message at a time
-_LOOK = 32  # messages between two looks at whether the server still takes what we send
-_LOOK_BYTES = 256 * 1024  # or bytes
+_TOGETHER = 64 * 1024  # bytes of small pieces that are put together into one
 _FULL = 0.01  # until the server may have caught up
 _RETRY = 0.1
 _REFUSED = 1.0
@@ -74,7 +75,7 @@ class GroupDelivery:
         self.shared = shared
         self.channel = channel
         self.group = group
-        self._ahead: deque[tuple[int, bytes]] = deque()
+        self._ahead: deque[Encoded] = deque()
         self._ahead_bytes = 0
         self._nothing = (0, 0)  # a read from the one sequence up to the other that gave nothing
         self._reading = False
@@ -136,36 +137,61 @@ class GroupDelivery:
             self._arm()
             return
         stream, recent, now = self.channel.stream, self.channel.recent, self._loop.time()
-        before, unlooked, most = group.last, 0, writer.connection.max_payload
-        while group.last < stream.last and (member := group.choose()) is not None:
+        before, limit = group.last, min(stream.last, group.reserved)
+        while group.last < limit and (member := group.choose()) is not None:
             sequence = group.last + 1
             if sequence < stream.first:
                 self._pass_over(stream.first - 1)
                 continue
-            if unlooked > _LOOK_BYTES or sequence % _LOOK == 0:
-                unlooked = 0
-                if writer.full:
-                    self._loop.call_later(_FULL, writer.wake, self)
-                    break
-            content = recent.get(sequence)
-            if content is None:
-                content = self._next_ahead()
-                if content is None:
-                    self._read_ahead()
-                    break
-                sequence = group.last + 1
-            group.assign(member, sequence, now)
-            size = len(content)
-            unlooked += size
-            if size > most:
-                self._skip(member, sequence)
-            else:
-                writer.deliver(member.inbox, content)
-        if group.last != before:
+            if writer.full:
+                self._loop.call_later(_FULL, writer.wake, self)
+                break
+            piece = recent.find(sequence) or self._next_ahead()
+            if piece is None:
+                self._read_ahead()
+                break
+            self._send(member, piece, limit, now)
+        group.waits = group.reserved <= group.last < stream.last
+        if group.last != before or group.waits:
             self.shared.state.touch(group)
-        if self._ahead and len(self._ahead) < _LOW and self._ahead_bytes < _LOW_BYTES and self.shared.held < _HELD:
+        if self._ahead and self._ahead_bytes < _LOW and self.shared.held < _HELD:
             self._read_ahead()
         self._arm()
+
+    def _send(self, member: Member, piece: Encoded, limit: int, now: float) -> None:
+        """Send a member new messages out of a piece, as many as it may have; those missing in between are gone.
+
+        None is beyond `limit`. Those that are in doubt go out one by one, each with its mark.
+        """
+        group = self.group
+        place = piece.place(group.last + 1)
+        first = piece.sequence(place)
+        if first != group.last + 1:
+            self._pass_over(first - 1)
+            if first > limit:  # what was missing in between led beyond what the state says
+                return
+        if first <= group.doubt:
+            content = piece.get(first)
+            assert content is not None, "its sequence stands there"
+            self._send_marked(member, first, content, group.assign_in_doubt(member, first, now))
+            return
+        most = min(member.max_in_flight - len(member.pending), limit - first + 1)
+        count = 1 if group.queue else piece.run(place, most)
+        sent = self.shared.writer.deliver(member.inbox, piece, place, place + count) - place
+        if group.queue or not sent:
+            group.assign(member, first, now)
+        else:
+            group.assign_run(member, first, first + sent - 1, now)
+        if not sent:
+            self._skip(member, first)
+
+    def _send_marked(self, member: Member, sequence: int, content: bytes, count: int) -> None:
+        """Send a message that was sent before, or may have been."""
+        whole = again(content, count)
+        if len(whole) > self.shared.writer.connection.max_payload:
+            self._skip(member, sequence)
+        else:
+            self.shared.writer.deliver_again(member.inbox, whole)
 
     def _skip(self, member: Member, sequence: int) -> None:
         """Move over a message that somebody wrote to the stream directly, and that no subscriber could ever receive."""
@@ -174,23 +200,17 @@ class GroupDelivery:
         )
         self.group.drop(member, sequence)
 
-    def _next_ahead(self) -> bytes | None:
-        """Take the next message out of what was read ahead; if some are missing in between, move over them."""
+    def _next_ahead(self) -> Encoded | None:
+        """Give what was read ahead and not sent yet."""
         ahead, group = self._ahead, self.group
-        while ahead and ahead[0][0] <= group.last:
-            self._hold(-len(ahead.popleft()[1]))
-        if not ahead:
-            return None
-        sequence, content = ahead.popleft()
-        self._hold(-len(content))
-        if sequence != group.last + 1:
-            self._pass_over(sequence - 1)
-        return content
+        while ahead and ahead[0].last <= group.last:
+            self._hold(-ahead.popleft().size)
+        return ahead[0] if ahead else None
 
     def _read_ahead(self) -> None:
         if self._reading or self._ended:
             return
-        start = (self._ahead[-1][0] if self._ahead else self.group.last) + 1
+        start = (self._ahead[-1].last if self._ahead else self.group.last) + 1
         if self._ahead and self._nothing == (start, self.channel.stream.last):
             return
         if start <= self.channel.stream.last and start not in self.channel.recent:
@@ -202,18 +222,16 @@ class GroupDelivery:
         known = stream.last
         try:
             async with self.shared.reads:
-                found = await self.shared.store.read_on(stream, start, _AHEAD if self.shared.held < _HELD else 1)
+                most = _AHEAD if self.shared.held < _HELD else 1
+                found = await self.shared.store.read_encoded(stream, start, most)
             if self._ended:
                 return
-            name, size = self.channel.name, 0
-            for item in found:
-                content = encode(name, item.sequence, item.data, item.time, item.reply)
-                self._ahead.append((item.sequence, content))
-                size += len(content)
-            self._hold(size)
-            if not found:
+            if found.count:
+                self._ahead.append(found)
+                self._hold(found.size)
+            else:
                 self._nothing = (start, known)
-            if not found and not self._ahead and self.group.last + 1 == start:
+            if not found.count and not self._ahead and self.group.last + 1 == start:
                 self._pass_over(known)  # everything up to there is gone
         except PenstockError as error:
             await self._rest(error)
@@ -286,11 +304,7 @@ class GroupDelivery:
         sent = self.group.redeliver(member, sequence, self._loop.time(), stay=stay)
         if sent is not None:
             target, count = sent
-            whole = again(content, count)
-            if len(whole) > self.shared.writer.connection.max_payload:
-                self._skip(target, sequence)
-            else:
-                self.shared.writer.deliver(target.inbox, whole)
+            self._send_marked(target, sequence, content, count)
             if target is not member:
                 self.shared.state.touch(self.group)
 
@@ -357,35 +371,63 @@ class GroupDelivery:
 
 
 class Recent:
-    """Encoded messages by sequence, within a bound of bytes; the oldest make room for the newest."""
+    """The newest messages of a channel, encoded, within a bound of bytes; the oldest make room for the newest."""
 
-    __slots__ = ("_contents", "_order", "limit", "size")
+    __slots__ = ("_loose", "_loose_bytes", "_pieces", "limit", "size")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.size = 0
-        self._contents: dict[int, bytes] = {}
-        self._order: deque[int] = deque()  # a dict that loses its oldest all the time takes long to find the next
+        self._pieces: list[Encoded] = []  # in the order of their sequences
+        self._loose = 0  # how many of the last ones are small, and are to be joined
+        self._loose_bytes = 0
 
     def __contains__(self, sequence: int) -> bool:
-        return sequence in self._contents
+        return self.find(sequence) is not None
 
-    def add(self, sequence: int, content: bytes) -> None:
-        """Keep a message; sequences come in order."""
-        self._contents[sequence] = content
-        self._order.append(sequence)
-        self.size += len(content)
-        while self.size > self.limit and self._order:
-            self.size -= len(self._contents.pop(self._order.popleft()))
+    def add(self, piece: Encoded) -> None:
+        """Keep messages; sequences come in order."""
+        large = piece.size >= _TOGETHER
+        if self._loose and (large or self._loose_bytes >= _TOGETHER or self._pieces[-1].last + 1 != piece.first):
+            self._join()
+        self.size += piece.size
+        self._pieces.append(piece)
+        if not large:
+            self._loose += 1
+            self._loose_bytes += piece.size
+        while self.size > self.limit and self._pieces:
+            self._drop()
+
+    def _join(self) -> None:
+        """Put small pieces that follow each other into one: each by itself takes more memory than its bytes."""
+        if self._loose > 1:
+            self._pieces[-self._loose :] = [join(self._pieces[-self._loose :])]
+        self._loose = self._loose_bytes = 0
+
+    def _drop(self) -> None:
+        piece = self._pieces.pop(0)
+        self.size -= piece.size
+        if self._loose > len(self._pieces):
+            self._loose -= 1
+            self._loose_bytes -= piece.size
+
+    def find(self, sequence: int) -> Encoded | None:
+        """Give the messages among which this one is, if it is still here."""
+        place = bisect_right(self._pieces, sequence, key=attrgetter("first")) - 1
+        if place < 0:
+            return None
+        piece = self._pieces[place]
+        return piece if sequence <= piece.last else None
 
     def get(self, sequence: int) -> bytes | None:
         """Give a message, if it is still here."""
-        return self._contents.get(sequence)
+        piece = self.find(sequence)
+        return None if piece is None else piece.get(sequence)
 
     def drop_before(self, first: int) -> None:
         """Let go of what the channel no longer has."""
-        while self._order and self._order[0] < first:
-            self.size -= len(self._contents.pop(self._order.popleft()))
+        while self._pieces and self._pieces[0].last < first:
+            self._drop()
 
 
 class Channel:
@@ -411,11 +453,11 @@ class Channel:
             found = self._deliveries[group] = GroupDelivery(self.shared, self, group)
         return found
 
-    def stored(self, contents: list[tuple[int, bytes]]) -> None:
+    def stored(self, pieces: list[Encoded]) -> None:
         """Take note of new messages."""
         self.recent.drop_before(self.stream.first)
-        for sequence, content in contents:
-            self.recent.add(sequence, content)
+        for piece in pieces:
+            self.recent.add(piece)
 
     def wake(self) -> None:
         """Let every delivery look for what it can send."""

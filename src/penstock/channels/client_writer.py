@@ -11,7 +11,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock.channels.wire import frame
+from penstock.channels.encoded import ClientFrames, Encoded
+from penstock.channels.publishes import Publishes
 from penstock.connection import Connection
 
 if TYPE_CHECKING:
@@ -33,8 +34,7 @@ class ClientWriter:
         self.messages = 0
         self.bytes = 0
         self._may_send = may_send
-        self._frames: list[bytes] = []
-        self._gathered = 0
+        self._gathered = ClientFrames()
         self._awake: dict[GroupDelivery, None] = {}
         self._loop = asyncio.get_running_loop()
         self._scheduled: asyncio.Handle | None = None
@@ -48,25 +48,33 @@ class ClientWriter:
     @property
     def full(self) -> bool:
         """Whether the server is slow to take what we send."""
-        return self._gathered + self.connection.unsent > _FULL
+        return self._gathered.size + self.connection.unsent > _FULL
 
     def send(self, subject: bytes, payload: bytes, reply: bytes = b"") -> None:
         """Send a message with this turn's others; nothing to no subject, as when a request wants no answer."""
         if subject:
-            made = frame(subject, payload, reply)
-            self._frames.append(made)
-            self._gathered += len(made)
+            self._gathered.send(subject, payload, reply)
             self._schedule()
 
-    def deliver(self, inbox: str, content: bytes) -> None:
-        """Send a message of a channel."""
+    def answer(self, publishes: Publishes) -> None:
+        """Send the acks of publishes, and what was gathered before them, now."""
+        publishes.write_acks(self._gathered)
+        self.flush()
+        self.connection.push()
+
+    def deliver(self, inbox: str, encoded: Encoded, place: int, end: int) -> int:
+        """Send messages of a channel, up to the first that is larger than the server carries; give where they end."""
+        stop = self._gathered.deliver(encoded, place, end, inbox.encode(), self.connection.max_payload)
+        self.messages += stop - place
+        self.bytes += encoded.start(stop) - encoded.start(place)
+        self._schedule()
+        return stop
+
+    def deliver_again(self, inbox: str, content: bytes) -> None:
+        """Send a message of a channel once more."""
         self.messages += 1
         self.bytes += len(content)
-        made = b"PUB %b %d\r\n%b\r\n" % (inbox.encode(), len(content), content)
-        self._frames.append(made)
-        self._gathered += len(made)
-        if self._scheduled is None:
-            self._schedule()
+        self.send(inbox.encode(), content)
 
     def wake(self, delivery: GroupDelivery) -> None:
         """Let a group's delivery look, this turn, for what it can send."""
@@ -89,10 +97,9 @@ class ClientWriter:
 
     def flush(self) -> None:
         """Send what was gathered now."""
-        frames, self._frames = self._frames, []
-        self._gathered = 0
+        frames = self._gathered.take()
         if frames and self.up:
-            self.connection.post(b"".join(frames))
+            self.connection.post(frames)
 
     def end(self) -> None:
         """Send what was gathered, and nothing after it."""

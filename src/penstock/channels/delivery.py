@@ -14,6 +14,8 @@ The rules:
 - A plain member whose client misses heartbeats gets nothing again until it answers.
 - When a queue member leaves, what it had unacknowledged is dealt out to the others and goes out again shortly after.
 - When a durable comes back, everything it had unacknowledged goes out first; new messages are on hold until then.
+- A new message goes out only if the stored state says that it may have been sent. What a gateway that died may have
+  sent is in doubt: it goes out in its turn, marked as sent again.
 """
 
 from __future__ import annotations
@@ -31,6 +33,10 @@ __all__ = ["HANDOVER", "TOLERANCE", "Group", "Member"]
 TOLERANCE = 0.015
 # How long after a member left its messages go out to the others: time for those who follow it out of the door.
 HANDOVER = 0.1
+# How far ahead of what was sent the state may say "may have been sent": as far as needed while a write is under way.
+_LEAST_AHEAD = 256
+_MOST_AHEAD = 65_536
+_CALM = 4  # writes in a row with little new in them, after which it goes less far: one alone may be by chance
 # Members' messages are kept nearly in the order of expiry; nothing is out of place by more than this.
 _DISORDER = 0.1
 
@@ -83,6 +89,15 @@ class Group:
     """Whether new messages wait for what a returning durable had pending."""
     stream: ChannelStream | None = field(default=None, repr=False)
     """The stream in which the position is."""
+    doubt: int = 0
+    """The last sequence that a gateway before us may have sent: up to it nothing goes out without a mark."""
+    reserved: int = 0
+    """The last sequence of which the stored state says that it may have been sent: nothing new goes out beyond it."""
+    waits: bool = False
+    """Whether new messages wait for the state to say more."""
+    _ahead: int = _LEAST_AHEAD
+    _noted: int = 0
+    _calm: int = 0
 
     @property
     def online(self) -> bool:
@@ -119,6 +134,40 @@ class Group:
             self._rotate(member)
         member.pending[sequence] = now + member.ack_wait
         self.last = sequence
+
+    def assign_run(self, member: Member, first: int, last: int, now: float) -> None:
+        """Give the one member of a group that is no queue new messages that follow each other."""
+        member.pending.update(dict.fromkeys(range(first, last + 1), now + member.ack_wait))
+        self.last = last
+
+    def assign_in_doubt(self, member: Member, sequence: int, now: float) -> int:
+        """Give a message that may have been sent before to the member that was chosen; give the count to mark it with.
+
+        Nobody knows how often it was sent; counts begin anew when a gateway starts.
+        """
+        self.assign(member, sequence, now)
+        self.counts[sequence] = 1
+        return 1
+
+    def reserve(self, *, ahead: bool = True) -> int:
+        """Give up to where the state is to say that messages may have been sent.
+
+        It is as far ahead as was needed lately, so that hardly anything is marked without need after a crash and
+        hardly ever a message waits for the state; not at all if nobody is there, or without `ahead`.
+        """
+        self._calm = 0 if self.waits or self.last - self._noted >= self._ahead // 8 else self._calm + 1
+        if self.waits:
+            self._ahead = min(2 * self._ahead, _MOST_AHEAD)
+        elif self._calm == _CALM:
+            self._ahead, self._calm = max(self._ahead // 2, _LEAST_AHEAD), 0
+        self._noted = self.last
+        wanted = max(self.last + (self._ahead if ahead and self.online else 0), self.doubt)
+        self.reserved = min(self.reserved, wanted)  # until it is stored, either may be what is remembered
+        return wanted
+
+    def is_short_of(self, wanted: int) -> bool:
+        """Tell whether more than half of what it may send before the state says `wanted` has gone out."""
+        return self.waits or 2 * (self.reserved - self.last) < wanted - self.last
 
     def skip_to(self, last: int) -> None:
         """Move over sequences that the channel no longer has."""

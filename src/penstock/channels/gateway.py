@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Self
 
 from penstock.channels.lease import Lease
+from penstock.channels.limits import HEADER_ROOM, PAYLOAD
 from penstock.channels.monitoring import Monitor
 from penstock.channels.options import GatewayOptions
 from penstock.channels.service import Service
@@ -32,6 +33,7 @@ from penstock.errors import (
 )
 from penstock.options import ConnectionOptions
 from penstock.wire.jetstream.verdicts import may_ask_again
+from penstock.wire.patience import Deadline
 
 __all__ = ["Gateway"]
 
@@ -39,7 +41,10 @@ log = logging.getLogger("penstock.channels")
 
 _OLDEST = (2, 12)  # atomic batches
 _START = 30.0
-_GOODBYE = 2.0
+_STOP = 3.5  # seconds that a stop takes at most, and its parts: the state, the goodbye, what is on its way
+_FLUSH = 1.5
+_GOODBYE = 1.0
+_CLOSE = 0.5
 _AGAIN = 1.0
 _SOON = 0.1
 
@@ -65,10 +70,11 @@ class Gateway:
         self._given = given.replace(
             reconnect=True, reconnect_attempts=-1, reconnect_wait=min(given.reconnect_wait, 0.25)
         )
-        # Two connections: back pressure on the one to the clients, which stops the reading, must not stop the answers
-        # of JetStream on the other.
+        # Three connections: back pressure on the one to the clients, which stops the reading, must not stop the answers
+        # of JetStream on the second one; and the pulse has nothing to wait behind.
         self._front: Connection | None = None
         self._back: Connection | None = None
+        self._pulse: Connection | None = None
         self._state: State | None = None
         self._lease: Lease | None = None
         self._service: Service | None = None
@@ -117,7 +123,10 @@ class Gateway:
             self._front = await connect(self._given, on_reconnect=self._reconnected)
             self._back = await connect(self._given, request_timeout=self.options.timeout)
             _check_version(self._front)
-            self._state = State(self._back, self.options.cluster_id, replicas=self.options.replicas)
+            _tell_largest(self._front)
+            self._pulse = await connect(self._given, request_timeout=self.options.timeout)
+            options = self.options
+            self._state = State(self._back, options.cluster_id, replicas=options.replicas, pulse=self._pulse)
             self._lease = Lease(self.options, self._front, self._state)
             if self.options.monitor is not None:
                 self._monitor = Monitor(self, self.options.monitor)
@@ -155,28 +164,31 @@ class Gateway:
     async def stop(self) -> None:
         """Stop serving, let a standby take over, and close the connections; clients and positions stay stored.
 
-        It takes some seconds at most, whatever JetStream does meanwhile.
+        It takes a few seconds at most, whatever JetStream does meanwhile.
         """
         async with self._stopping:
+            deadline = Deadline(_STOP)
             service, lease = self.service, self._lease
             if service is not None:
-                async with _in_time(logging.WARNING, "JetStream did not take the last of the state in time."):
+                async with _in_time(
+                    deadline.within(_FLUSH), logging.WARNING, "JetStream did not take the last of the state in time."
+                ):
                     await service.stop()
                     await service.state.flush()
             if self._task is not None:
-                await end([self._task])  # what ended it is for `wait` to tell
+                await end([self._task], within=max(_CLOSE, deadline.left))  # what ended it is for `wait` to tell
                 self._task = None
-            await self._step_down()
-            if lease is not None and lease.valid and self._back is not None and self._back.is_connected:
-                async with _in_time(logging.DEBUG, "the goodbye did not get through."):
+            async with _in_time(deadline.within(_GOODBYE), logging.WARNING, "something of it does not end."):
+                await self._step_down()
+            if lease is not None and lease.valid and self._pulse is not None and self._pulse.is_connected:
+                async with _in_time(deadline.within(_GOODBYE), logging.DEBUG, "the goodbye did not get through."):
                     await lease.release()  # a standby takes over at once
             if self._monitor is not None:
                 await self._monitor.stop()
                 self._monitor = None
-            for connection in (self._front, self._back):
-                if connection is not None:
-                    await connection.close()
-            self._front = self._back = self._state = self._lease = None
+            connections = [connection for connection in (self._front, self._back, self._pulse) if connection]
+            await asyncio.gather(*(connection.close(within=_CLOSE) for connection in connections))
+            self._front = self._back = self._pulse = self._state = self._lease = None
 
     async def _step_down(self) -> None:
         """End everything that runs while we lead; what is ended already stays so."""
@@ -184,7 +196,10 @@ class Gateway:
         await end(self._work)
         self._work.clear()
         if self._service is not None:
-            await self._service.stop()
+            try:
+                await self._service.stop()
+            finally:
+                self._service.close()
             self._service = None
 
     # -- leading -----------------------------------------------------------------------------------------------------
@@ -256,13 +271,25 @@ class Gateway:
 
 
 @asynccontextmanager
-async def _in_time(level: int, failure: str) -> AsyncIterator[None]:
+async def _in_time(deadline: Deadline, level: int, failure: str) -> AsyncIterator[None]:
     """Give what is done last only so much time, however JetStream stands."""
     try:
-        async with asyncio.timeout(_GOODBYE):
+        async with asyncio.timeout(deadline.left):
             yield
     except TimeoutError:
         log.log(level, "Channels: %s", failure)
+
+
+def _tell_largest(client: Connection) -> None:
+    """Say that the server takes less than the old one did, with what is stored beside a message."""
+    if client.max_payload < PAYLOAD:
+        log.warning(
+            "Channels: messages of more than %d bytes are refused, because the server takes %d with all that is stored "
+            "beside them; set its max_payload to %d for messages as large as NATS Streaming took by default.",
+            client.max_payload - HEADER_ROOM,
+            client.max_payload,
+            PAYLOAD,
+        )
 
 
 def _check_version(client: Connection) -> None:

@@ -1,9 +1,13 @@
-"""Who serves a cluster: the one whose pulse is in the state stream.
+"""Who serves a cluster: the one who writes to the state stream.
 
 A gateway that wants to serve asks first, as the old server did, whether anybody answers for the cluster. If nobody
-does, or if the leader's pulse stands still for a lease, it writes itself down as the leader, on condition that nobody
-did so since it looked. From then on its predecessor can write no state. The leader's own clock tells it when its lease
-may have run out; it then does nothing until it has shown, by a pulse that JetStream takes, that it still leads.
+listens there, or if the state stream stands still for a lease, it writes itself down as the leader, on condition that
+nobody did so since it looked. From then on its predecessor can write no state. The leader's own clock tells it when its
+lease may have run out; it then does nothing until it has shown, by a write that JetStream takes, that it still leads.
+So it does when its connection to the clients is back: while that was down, nobody listened.
+
+Whatever the leader writes is a sign of life. When it has nothing to write it shows a pulse, an eighth of the lease
+after the last sign: seven of them may be late or lost.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from contextlib import suppress
 
 from penstock.channels.options import GatewayOptions
 from penstock.channels.state import State
@@ -24,6 +29,8 @@ __all__ = ["Lease"]
 log = logging.getLogger("penstock.channels")
 
 _PROBE = 0.25
+_PULSES = 8  # for each lease
+_SURELY = 3  # times that something was written while we looked: somebody lives
 
 
 class Lease:
@@ -35,12 +42,23 @@ class Lease:
         self._state = state
         self._loop = asyncio.get_running_loop()
         self._until = 0.0
+        self._stretch = front.stretch
+        self._since = 0.0  # what was shown before does not count
+        self.slowest = 0.0  # the longest time from one sign of life until the next one was taken
         self._renewed = asyncio.Event()
+        self._hurry = asyncio.Event()
 
     @property
     def valid(self) -> bool:
         """Whether we surely still lead."""
+        self._notice()
         return self._loop.time() < self._until
+
+    def _notice(self) -> None:
+        """Notice that the connection to the clients was away: a rival may have seen nobody, what we showed is void."""
+        if self._front.stretch != self._stretch:
+            self._stretch, self._since, self._until = self._front.stretch, self._loop.time(), 0.0
+            self._hurry.set()
 
     async def wait_valid(self) -> None:
         """Wait until we surely lead."""
@@ -54,6 +72,7 @@ class Lease:
         Raises ServerError if somebody serves it and we are not to stand by.
         """
         while True:
+            before, _ = await self._state.last("lead")
             if await self._somebody_serves():
                 if not self._options.standby:
                     raise ServerError(
@@ -61,18 +80,45 @@ class Lease:
                         remedy="Stop that one, choose another cluster id, or stand by (--standby).",
                     )
                 log.info("Channels: standing by for %s.", self._options.cluster_id)
-                await self._until_silent()
+                before = await self._until_silent()
             began = self._loop.time()
-            if await self._state.lead():
+            if await self._state.lead(before):
                 self._renew(began)
+                self._state.on_written = self._renew
                 return
             await asyncio.sleep(_PROBE)  # whoever was quicker may not answer for the cluster yet
 
     def _renew(self, began: float) -> None:
-        self._until = began + self._options.lease
-        self._renewed.set()
+        self._notice()
+        lease = self._options.lease
+        if self._until > 0.0:
+            silent = self._loop.time() - (self._until - lease)
+            if silent > lease / 2 and silent > self.slowest:
+                log.warning("Channels: a sign of life took %.1f s, of a lease of %g s: too little time?", silent, lease)
+            self.slowest = max(self.slowest, silent)
+        if began >= self._since:
+            self._until = max(self._until, began + lease)
+            self._renewed.set()
 
     async def _somebody_serves(self) -> bool:
+        """Tell whether anybody serves the cluster; one who listens and does not answer may be slow, or just dead.
+
+        It is slow if it writes on. Something that a dead one wrote can come late, so once is not enough.
+        """
+        until, seen, changes = self._loop.time() + self._options.lease, await self._state.end(), 0
+        while True:
+            heard = await self._probe()
+            if heard is not None:
+                return heard
+            sequence = await self._state.end()
+            changes, seen = changes + (sequence != seen), sequence
+            if changes >= _SURELY:
+                return True
+            if self._loop.time() > until:
+                return False
+
+    async def _probe(self) -> bool | None:
+        """Ask who serves the cluster: whether somebody answers, False if nobody listens, None if nothing comes."""
         subject = f"{self._options.discover_prefix}.{self._options.cluster_id}"
         content = ConnectRequest(clientID=self._options.cluster_id).SerializeToString()
         heard: list[bytes | None] = []
@@ -86,15 +132,21 @@ class Lease:
                 lambda reply: frame(subject.encode(), content, reply), hear, (subject,), timeout=_PROBE
             )
         except DeadlineError:
-            return False
+            return None
         return not is_nobody(heard[0])  # NATS says at once that nobody listens
 
-    async def _until_silent(self) -> None:
-        """Watch the leader's pulse until it stands still for a lease, or says goodbye."""
-        seen, since = 0, self._loop.time()
+    async def _until_silent(self) -> int:
+        """Watch what the leader writes until nothing comes for a lease, or until it says goodbye.
+
+        Gives the sequence of its message on `lead`: nobody but its successor may take over.
+        """
+        seen, since, content, leader = 0, self._loop.time(), b"", 0
         while True:
             try:
-                sequence, content = await self._state.last("beat")
+                sequence = await self._state.end()
+                if sequence != seen:
+                    leader, _ = await self._state.last("lead")
+                    _, content = await self._state.last("beat")
             except PenstockError as error:
                 if not may_ask_again(error):
                     raise
@@ -102,19 +154,30 @@ class Lease:
                 log.debug("Channels: watching the leader: %s", error)
                 since = self._loop.time()
             else:
-                if content and json.loads(content).get("released"):
-                    return
+                fields = json.loads(content) if content else {}
+                if fields.get("released") and fields.get("lead", leader) == leader:  # gateways before us did not say it
+                    return leader
                 if sequence != seen:
                     seen, since = sequence, self._loop.time()
                 elif self._loop.time() - since > self._options.lease:
-                    return
+                    return leader
             await asyncio.sleep(min(0.25, self._options.lease / 8))
 
     async def renew(self) -> None:
-        """Keep showing a pulse until we lead no more."""
-        while (began := await self._state.beat()) is not None:
+        """Keep showing that we lead, by a pulse if nothing else is written, until we lead no more."""
+        lease = self._options.lease
+        while True:
+            left = self._until - lease * (1 - 1 / _PULSES) - self._loop.time()
+            if left > 0:
+                self._hurry.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left):
+                        await self._hurry.wait()
+                continue
+            began = await self._state.beat()
+            if began is None:
+                break
             self._renew(began)
-            await asyncio.sleep(self._options.lease / 4)
         self.end()
         log.error("Channels: somebody else leads %s now.", self._options.cluster_id)
 

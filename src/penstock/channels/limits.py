@@ -16,7 +16,10 @@ from penstock.errors import OptionError
 from penstock.sizes import parse_size
 from penstock.wire.subjects import covers
 
-__all__ = ["ChannelLimits", "Limits", "gather_limits", "parse_limits"]
+__all__ = ["HEADER_ROOM", "PAYLOAD", "ChannelLimits", "Limits", "gather_limits", "parse_limits"]
+
+HEADER_ROOM = 400  # bytes of headers that are stored beside a payload; a reply subject comes on top
+PAYLOAD = 1024 * 1024 + 4096  # what a server must take so that a publish of a mebibyte is stored, whatever its reply
 
 
 @dataclass(frozen=True)

@@ -17,18 +17,28 @@ A message that somebody else wrote to the stream has none of these; its time is 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote
 
+from penstock.channels.encoded import Encoded, channel_field, read_answers
 from penstock.channels.limits import ChannelLimits
-from penstock.channels.wire import MsgProto
+from penstock.channels.publishes import NewMessages, Words, encode_new, write_new
 from penstock.errors import RemoteProtocolError
 from penstock.wire.jetstream import atomic as batches
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.direct import nanoseconds, value, whole
 
-__all__ = ["ChannelMessage", "ChannelStream", "NewMessage", "encode", "quote_reply", "read_message", "write_frames"]
+__all__ = [
+    "ChannelMessage",
+    "ChannelStream",
+    "encode",
+    "more_lines",
+    "quote_reply",
+    "read_encoded",
+    "read_message",
+    "write_frames",
+]
 
 TIME = "Penstock-Time"
 BYTES = "Penstock-Bytes"
@@ -41,12 +51,16 @@ _TIME, _BYTES, _REPLY, _SEQUENCE, _GAP, _BATCH, _ATOMIC, _AT, _STAMP = (
     for name in (TIME, BYTES, REPLY, SEQUENCE, GAP, BATCH, names.BATCH_ID, names.SEQUENCE, names.TIME)
 )
 _OURS = f"NATS/1.0\r\n{TIME}: ".encode()
+_WORDS = Words(*(f"{name}: ".encode() for name in (TIME, BYTES, names.EXPECTED_LAST_SEQUENCE)))
+_LATEST = 2**63 - 1
 
 
 def encode(channel: str, sequence: int, data: bytes, time: int, reply: str) -> bytes:
     """Give the bytes of a first delivery."""
-    message = MsgProto(sequence=sequence, subject=channel, reply=reply, data=data, timestamp=time)
-    content: bytes = message.SerializeToString()
+    encoded = Encoded(channel_field(channel.encode()))
+    encoded.add(sequence, data, 0, len(data), time, reply.encode())
+    content = encoded.get(sequence)
+    assert content is not None, "it was added"
     return content
 
 
@@ -101,7 +115,7 @@ def read_message(data: bytes, header: bytes | None) -> ChannelMessage:
         stamp = whole(block[len(_OURS) : block.find(b"\r\n", len(_OURS))])
     else:
         stamp = whole(value(block, _TIME))
-    if stamp is None:
+    if stamp is None or stamp > _LATEST:  # somebody else wrote it
         stamp = nanoseconds(value(block, _STAMP).decode("utf-8", "replace"))
     if sequence is None or stamp is None:
         raise RemoteProtocolError("An answer to a direct get does not say its sequence and its time.")
@@ -139,68 +153,61 @@ class ChannelStream:
     """Sequences at the front, and the bytes of all messages up to each."""
 
     @property
+    def field(self) -> bytes:
+        """The channel as it stands in each delivery."""
+        return channel_field(self.channel.encode())
+
+    @property
     def count(self) -> int:
         """How many messages there are, if nothing is missing between the first and the last."""
         return max(0, self.last - self.first + 1)
 
 
-@dataclass(slots=True)
-class NewMessage:
-    """A message to append; `origin` and `gap` are for what is copied from elsewhere."""
-
-    data: bytes
-    reply: str = ""
-    time: int | None = None
-    origin: int | None = None
-    gap: bool = False
+def more_lines(*, reply: bytes = b"", origin: int | None = None, gap: bool = False) -> bytes:
+    """Write the header lines that few messages have: a reply subject; `origin` and `gap` of what is copied."""
+    lines = ""
+    if reply:
+        lines += f"{REPLY}: {quote_reply(reply.decode())}\r\n"
+    if origin is not None:
+        lines += f"{SEQUENCE}: {origin}\r\n"
+    if gap:
+        lines += f"{GAP}: 1\r\n"
+    return lines.encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Frames for the subject that their ack goes to, and what they store: the bytes of each delivery, and its time."""
+    """Frames for the subject that their ack goes to, and what they store, encoded for delivery."""
 
     make: Callable[[bytes], bytes]
-    deliveries: list[tuple[bytes, int]]
+    encoded: list[Encoded]
 
 
 def write_frames(
-    stream: ChannelStream, messages: Sequence[NewMessage], batch: str, *, now: int, atomic: bool
+    stream: ChannelStream, messages: NewMessages, batch: str, *, now: int, atomic: bool, first: int, end: int
 ) -> Frames:
-    """Write messages that follow what a stream holds by now.
+    """Write the messages `[first, end)`, which follow what a stream holds by now.
 
     Without an atomic batch each message names the one it follows, so after one that was not stored none is. Either way
     the answer to the last one tells of all of them.
     """
-    subject, expected, so_far, stamp = stream.subject.encode(), stream.last, stream.bytes_so_far, stream.last_time
-    deliveries: list[tuple[bytes, int]] = []
-    written: list[tuple[bytes, str, bytes]] = []
-    for sequence, message in enumerate(messages, start=expected + 1):
-        stamp = max(stamp, now if message.time is None else message.time)
-        content = encode(stream.channel, sequence, message.data, stamp, message.reply)
-        so_far += len(content)
-        deliveries.append((content, stamp))
-        lines = f"{TIME}: {stamp}\r\n{BYTES}: {so_far}\r\n"
-        if not atomic:
-            lines += f"{BATCH}: {batch}\r\n{names.EXPECTED_LAST_SEQUENCE}: {sequence - 1}\r\n"
-        elif sequence == expected + 1:
-            lines += f"{names.EXPECTED_LAST_SEQUENCE}: {expected}\r\n"
-        if message.reply:
-            lines += f"{REPLY}: {quote_reply(message.reply)}\r\n"
-        if message.origin is not None:
-            lines += f"{SEQUENCE}: {message.origin}\r\n"
-        if message.gap:
-            lines += f"{GAP}: 1\r\n"
-        written.append((subject, lines, message.data))
+    encoded = encode_new(messages, first, end, stream.field, stream.last + 1, now, stream.last_time)
+    subject, expected, so_far = stream.subject.encode(), stream.last, stream.bytes_so_far
+    each, mark, commit = f"{BATCH}: {batch}\r\n".encode(), b"", b""
     if atomic:
-        return Frames(lambda reply: batches.encode(written, batch, reply), deliveries)
-    return Frames(lambda reply: _join(written, reply), deliveries)
+        mark, commit = batches.mark_lines(batch)
+
+    def make(reply: bytes) -> bytes:
+        return write_new(messages, first, end, encoded, _WORDS, subject, reply, expected, so_far, each, mark, commit)
+
+    return Frames(make, encoded)
 
 
-def _join(written: list[tuple[bytes, str, bytes]], reply: bytes) -> bytes:
-    frames = []
-    last = len(written) - 1
-    for place, (subject, lines, data) in enumerate(written):
-        header = f"NATS/1.0\r\n{lines}\r\n".encode()
-        where = b"%b %b" % (subject, reply) if place == last else subject
-        frames.append(b"HPUB %b %d %d\r\n%b%b\r\n" % (where, len(header), len(header) + len(data), header, data))
-    return b"".join(frames)
+def read_encoded(stream: ChannelStream, answers: list[tuple[bytes, bytes | None]]) -> Encoded:
+    """Encode what a direct get gave for delivery."""
+    return read_answers(answers, stream.field, _OURS, _REPLY, _AT, _read_other)
+
+
+def _read_other(data: bytes, header: bytes | None) -> tuple[int, int, bytes]:
+    found = read_message(data, header)
+    return found.sequence, found.time, found.reply.encode()

@@ -1,6 +1,7 @@
-"""The monitoring pages, as the old server had them: /streaming/serverz, storez, clientsz, channelsz.
+"""The monitoring pages, as the old server had them: /streaming/serverz, storez, clientsz, channelsz, isFTActive.
 
-Only GET, only these pages, only JSON; anything else gets a status and a line of text.
+Beside them stand those of the NATS server, /varz and so on, if it is ours to ask. Only GET, only these pages; anything
+else gets a status and a line of text.
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ import asyncio
 import json
 import logging
 import os
+import platform
 import resource
+import urllib.error
+import urllib.request
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, urlsplit
+from http.client import HTTPException
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from penstock import __version__
 from penstock.durations import format_duration
@@ -33,10 +38,23 @@ log = logging.getLogger("penstock.channels")
 _LIMIT = 1024
 _REQUEST_BYTES = 16 * 1024
 _SECONDS = 10.0
+_PASSED_ON_BYTES = 64 * 1024 * 1024
+_OK = "200 OK"
 _NOT_FOUND = "404 Not Found"
 _UNAVAILABLE = "503 Service Unavailable"
+_PAGES = ("serverz", "storez", "clientsz", "channelsz")
+_PASSED_ON = {f"/{name}" for name in ("", "varz", "connz", "routez", "subsz", "gatewayz", "leafz", "accountz", "jsz")}
+_JSON, _TEXT, _HTML = "application/json", "text/plain", "text/html"
 
 Show = Callable[["Service", Any, bool], Awaitable[dict[str, Any]]]
+
+
+class _Answer(NamedTuple):
+    """What a request gets: a status of HTTP, the kind of content, and the content."""
+
+    status: str
+    kind: str
+    body: bytes
 
 
 class _Refused(Exception):
@@ -82,42 +100,79 @@ class Monitor:
             async with asyncio.timeout(_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
                 try:
-                    status, kind, text = "200 OK", "application/json", json.dumps(await self._page(head), indent=2)
+                    answer = await self._answer(head)
                 except _Refused as refused:
-                    status, kind, text = refused.args[0], "text/plain", refused.args[1]
+                    answer = _Answer(refused.args[0], _TEXT, f"{refused.args[1]}\n".encode())
                 except PenstockError as error:
-                    status, kind, text = _UNAVAILABLE, "text/plain", str(error)
-                body = f"{text}\n".encode()
+                    answer = _Answer(_UNAVAILABLE, _TEXT, f"{error}\n".encode())
                 writer.write(
-                    f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
-                    "Cache-Control: no-store\r\nConnection: close\r\n\r\n".encode()
+                    f"HTTP/1.1 {answer.status}\r\nContent-Type: {answer.kind}\r\n"
+                    f"Content-Length: {len(answer.body)}\r\nCache-Control: no-store\r\n"
+                    "X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n".encode()
                 )
                 if not head.startswith(b"HEAD"):
-                    writer.write(body)
+                    writer.write(answer.body)
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             log.debug("Channels: a monitoring request broke off: %r", error)
         finally:
             writer.close()
 
-    async def _page(self, head: bytes) -> dict[str, Any]:
+    async def _answer(self, head: bytes) -> _Answer:
         words = head.split(b"\r\n", 1)[0].decode("latin-1").split()
         if len(words) != 3 or words[0] not in ("GET", "HEAD"):
             raise _Refused("405 Method Not Allowed", "Only GET.")
         parts = urlsplit(words[1])
-        query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-        path, service = parts.path.rstrip("/"), self._gateway.service
-        if path == "/streaming/serverz":
+        path = parts.path.rstrip("/")
+        if path == "/healthz":
+            return await self._health(parts)
+        if f"/{path.lstrip('/')}" in _PASSED_ON:
+            return await self._pass_on(parts)
+        if path == "/streaming":
+            links = "".join(f'<a href="/streaming/{name}">{name}</a><br>' for name in _PAGES)
+            return _Answer(_OK, _HTML, f"<!doctype html><title>NATS Streaming</title>{links}\n".encode())
+        if path == "/streaming/isFTActive":
+            return _Answer(_OK if self._state == "FT_ACTIVE" else "204 No Content", _TEXT, b"")
+        page = await self._page(path, {name: values[-1] for name, values in parse_qs(parts.query).items()})
+        return _Answer(_OK, _JSON, f"{json.dumps(page, indent=2)}\n".encode())
+
+    async def _page(self, path: str, query: dict[str, str]) -> dict[str, Any]:
+        service = self._gateway.service
+        name = path.removeprefix("/streaming/")
+        if name not in _PAGES or name == path:
+            raise _Refused(_NOT_FOUND, f"Pages: {' '.join(f'/streaming/{name}' for name in _PAGES)}")
+        if name == "serverz" and self._state:
             return await self._server_page(service)
-        if path not in ("/streaming/storez", "/streaming/clientsz", "/streaming/channelsz"):
-            raise _Refused(_NOT_FOUND, "Pages: /streaming/serverz storez clientsz channelsz")
         if service is None:
-            raise _Refused(_UNAVAILABLE, "This gateway stands by.")
-        if path == "/streaming/storez":
+            raise _Refused(_UNAVAILABLE, "This gateway stands by." if self._state else "This gateway is starting.")
+        if name == "storez":
             return await self._store_page(service)
-        if path == "/streaming/clientsz":
+        if name == "clientsz":
             return await self._list("client", service.clients.by_id, _client, service, query)
         return await self._list("channel", service.channels, _channel, service, query)
+
+    @property
+    def _state(self) -> str:
+        """What the old server called its state; empty while we can serve nobody and do not stand by."""
+        if self._gateway.options.standby:
+            return "FT_ACTIVE" if self._gateway.leading else "FT_STANDBY"
+        return "STANDALONE" if self._gateway.leading else ""
+
+    # -- the pages of the NATS server --------------------------------------------------------------------------------
+
+    async def _health(self, parts: SplitResult) -> _Answer:
+        """Tell whether we are well; if the NATS server is ours to ask, whether that is, too."""
+        if not self._state:
+            return _Answer(_UNAVAILABLE, _JSON, b'{"status":"unavailable","error":"The gateway does not serve."}\n')
+        if self._gateway.options.nats_monitor is None:
+            return _Answer(_OK, _JSON, b'{"status":"ok"}\n')
+        return await self._pass_on(parts)
+
+    async def _pass_on(self, parts: SplitResult) -> _Answer:
+        if (base := self._gateway.options.nats_monitor) is None:
+            raise _Refused(_NOT_FOUND, "The NATS server is another one: its pages are at its own monitoring port.")
+        url = f"{base.rstrip('/')}/{parts.path.strip('/')}{f'?{parts.query}' if parts.query else ''}"
+        return await asyncio.to_thread(_fetch, url)
 
     # -- pages -------------------------------------------------------------------------------------------------------
 
@@ -131,24 +186,27 @@ class Monitor:
     async def _server_page(self, service: Service | None) -> dict[str, Any]:
         page = self._common() | {
             "version": __version__,
-            "state": "STANDBY" if service is None else "STANDALONE",
+            "go": f"python{platform.python_version()}",
+            "state": self._state,
             "start_time": _time(self._started),
             "uptime": format_duration(int((datetime.now(UTC) - self._started).total_seconds())),
         }
-        if service is None:
-            return page
-        return {
-            **page,
-            "clients": len(service.clients.by_id),
-            "subscriptions": sum(len(channel.subscribers) for channel in service.channels.values()),
-            "channels": len(service.channels),
-            **await _totals(service),
-            "in_msgs": service.in_messages,
-            "in_bytes": service.in_bytes,
-            "out_msgs": service.writer.messages,
-            "out_bytes": service.writer.bytes,
-            **_files(),
-        }
+        counted = dict.fromkeys(("clients", "subscriptions", "channels", "total_msgs", "total_bytes"), 0)
+        moved = dict.fromkeys(("in_msgs", "in_bytes", "out_msgs", "out_bytes"), 0)
+        if service is not None:
+            counted = {
+                "clients": len(service.clients.by_id),
+                "subscriptions": sum(len(channel.subscribers) for channel in service.channels.values()),
+                "channels": len(service.channels),
+                **await _totals(service),
+            }
+            moved = {
+                "in_msgs": service.in_messages,
+                "in_bytes": service.in_bytes,
+                "out_msgs": service.writer.messages,
+                "out_bytes": service.writer.bytes,
+            }
+        return {**page, **counted, **moved, **_files()}
 
     async def _store_page(self, service: Service) -> dict[str, Any]:
         limits = service.options.limits
@@ -179,9 +237,26 @@ class Monitor:
         offset, limit = numbers.get("offset", 0), numbers.get("limit") or _LIMIT
         listed = sorted(known)[offset : offset + limit]
         page = self._common() | {"offset": offset, "limit": limit, "count": len(listed), "total": len(known)}
+        if kind == "channel" and not listed:
+            return page  # the old server leaves empty lists of channels out, and shows those of clients
         if kind == "channel" and not subs:
             return page | {"names": listed}
         return page | {f"{kind}s": [await show(service, known[name], subs) for name in listed]}
+
+
+def _fetch(url: str) -> _Answer:
+    """Ask the NATS server for a page, and give what it answers."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # it is beside us, and no proxy between
+    try:
+        with direct.open(url, timeout=_SECONDS / 2) as page:
+            return _Answer(f"{page.status} {page.reason}", page.headers.get_content_type(), page.read(_PASSED_ON_BYTES))
+    except urllib.error.HTTPError as error:
+        with error:
+            kind = error.headers.get_content_type()
+            return _Answer(f"{error.code} {error.reason}", kind, error.read(_PASSED_ON_BYTES))
+    except (OSError, ValueError, HTTPException) as error:
+        log.debug("Channels: a page of the NATS server did not come: %r", error)
+        raise _Refused("502 Bad Gateway", "The NATS server does not show its page.") from None
 
 
 def _files() -> dict[str, int]:

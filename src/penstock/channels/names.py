@@ -2,18 +2,37 @@
 
 A channel's stream carries the cluster id and the channel, `test-cluster:orders:new` for the channel `orders.new`:
 letters, digits, `-` and `_` stay, a dot becomes a colon, and any other byte becomes `=` and two hexadecimal digits. So
-no two channels share a stream, and the name can be read back. The subject is the channel's own name behind the prefix
-that the operator chose, none by default; bytes that a subject cannot carry are written in the same way.
+no two channels share a stream, and the name can be read back. A name that is too long for that is cut, and ends in `=h`
+and a digest; the whole one is in the stream's metadata.
+
+The subject is the channel's own name behind the prefix that the operator chose, none by default. Bytes that a subject
+cannot carry are written in the same way, and so is a `$` or `_` at the very beginning: such subjects are those of the
+server, of JetStream and of everybody's inboxes.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 
-__all__ = ["channel_of", "is_channel", "is_client", "state_stream", "state_subject", "stream_name", "subject_name"]
+__all__ = [
+    "channel_of",
+    "is_channel",
+    "is_client",
+    "is_inbox",
+    "state_stream",
+    "state_subject",
+    "stream_name",
+    "subject_name",
+]
 
 _CLIENT = re.compile(r"[A-Za-z0-9_-]+")
-_CHANNEL = re.compile(r"[^./*>]+(?:\.[^./*>]+)*")
+_CHANNEL = re.compile(r"[^./*>\0]+(?:\.[^./*>\0]+)*")
+_LONGEST = 1024  # bytes of a channel's name or of an inbox: a server cuts the connection for a line of four kilobytes
+_LONGEST_STREAM = 255  # what JetStream allows
+_DIGEST = 32
+_INBOX = re.compile(r"(?!\$|_PENSTOCK\.)[^\x00-\x20]+")
+_WILDCARD = re.compile(r"(?:^|\.)[*>](?:\.|$)")
 _ESCAPE = re.compile(r"=([0-9A-F]{2})")
 _NOT_IN_STREAM = re.compile(r"[^A-Za-z0-9_.-]")
 _NOT_IN_SUBJECT = re.compile(r"""[^A-Za-z0-9_.!#$%&'()+,:;<?@[\]^`{|}~"-]""")
@@ -25,8 +44,17 @@ def is_client(name: str) -> bool:
 
 
 def is_channel(name: str) -> bool:
-    """Whether a channel may be called that: no wildcard, no slash, no empty token."""
-    return _CHANNEL.fullmatch(name) is not None
+    """Whether a channel may be called that: no wildcard, no slash, no empty token, no more than a kilobyte."""
+    return _CHANNEL.fullmatch(name) is not None and len(name.encode()) <= _LONGEST
+
+
+def is_inbox(name: str) -> bool:
+    """Whether a client may be sent something there.
+
+    Nothing is refused but what would harm others: what breaks a line of the protocol, a wildcard, which streams of
+    others would store, and subjects of JetStream and of our own, on which we may do more than the client.
+    """
+    return _INBOX.fullmatch(name) is not None and _WILDCARD.search(name) is None and len(name.encode()) <= _LONGEST
 
 
 def _escape(found: re.Match[str]) -> str:
@@ -35,14 +63,20 @@ def _escape(found: re.Match[str]) -> str:
 
 def stream_name(cluster: str, channel: str) -> str:
     """Give the name of a channel's stream."""
-    return f"{cluster}:{_NOT_IN_STREAM.sub(_escape, channel).replace('.', ':')}"
+    name = f"{cluster}:{_NOT_IN_STREAM.sub(_escape, channel).replace('.', ':')}"
+    if len(name) <= _LONGEST_STREAM:
+        return name
+    digest = hashlib.sha256(channel.encode()).hexdigest()[:_DIGEST]
+    return f"{name[: _LONGEST_STREAM - _DIGEST - 2]}=h{digest}"
 
 
-def channel_of(cluster: str, stream: str) -> str | None:
-    """Give the channel of a stream; None if it is none of this cluster's."""
+def channel_of(cluster: str, stream: str, noted: str = "") -> str | None:
+    """Give the channel of a stream, whose name is `noted` there; None if it is none of this cluster's."""
     head, colon, rest = stream.partition(":")
     if head != cluster or not colon:
         return None
+    if len(stream) == _LONGEST_STREAM and is_channel(noted) and stream_name(cluster, noted) == stream:
+        return noted
     try:
         raw = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), rest.replace(":", "."))
         channel = raw.encode("latin-1").decode()
@@ -53,7 +87,8 @@ def channel_of(cluster: str, stream: str) -> str | None:
 
 def subject_name(prefix: str, channel: str) -> str:
     """Give the subject of a channel's stream."""
-    return prefix + _NOT_IN_SUBJECT.sub(_escape, channel)
+    subject = prefix + _NOT_IN_SUBJECT.sub(_escape, channel)
+    return f"={ord(subject[0]):02X}{subject[1:]}" if subject[0] in "$_" and not prefix else subject
 
 
 def state_stream(cluster: str) -> str:

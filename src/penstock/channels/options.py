@@ -37,12 +37,19 @@ class GatewayOptions:
     """Whether a durable that is still active gives way to a new subscription with its name."""
     standby: bool = False
     """Whether to wait if another gateway serves the cluster, instead of refusing to start."""
-    lease: float = 4.0
+    lease: float = 10.0
     """Seconds after which a standby takes over from a gateway that gives no sign of life."""
     timeout: float = 5.0
     """Seconds to wait for an answer of JetStream before asking again."""
+    synced_store: str | None = None
+    """The folder of the server's store, if the gateway shall sync what it stores there before it acknowledges it.
+
+    It is for a server on this machine that does not sync always, which the gateway does for many messages at once.
+    """
     monitor: str | None = None
     """Where the monitoring pages are, such as `127.0.0.1:8222`; none if nothing is given."""
+    nats_monitor: str | None = None
+    """Where the pages of the NATS server are, such as `http://127.0.0.1:8222`; they are passed on beside ours."""
 
     def __post_init__(self) -> None:
         if not is_client(self.cluster_id):
@@ -58,6 +65,8 @@ class GatewayOptions:
             self._refuse("discover_prefix", "Give one, such as _STAN.discover.")
         if self.replicas not in (1, 3, 5):
             self._refuse("replicas", "Use 1, 3 or 5.")
+        if self.synced_store is not None and self.replicas > 1:
+            self._refuse("synced_store", "Leave it out: only a stream of one replica can be synced from outside.")
         for name in ("hb_interval", "hb_timeout", "duplicate_timeout", "lease", "timeout"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
@@ -68,6 +77,8 @@ class GatewayOptions:
             host, _, port = self.monitor.rpartition(":")
             if not host or not port.isdigit() or int(port) > 65535:
                 self._refuse("monitor", "Write it as 127.0.0.1:8222; port 0 takes a free one.")
+        if self.nats_monitor is not None and not self.nats_monitor.startswith("http://"):
+            self._refuse("nats_monitor", "Write it as http://127.0.0.1:8222.")
 
     def _refuse(self, name: str, remedy: str) -> None:
         value = getattr(self, name)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -17,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.channels import wire
 from penstock.channels.delivery import Group, Member
-from penstock.channels.messages import NewMessage
+from penstock.channels.limits import HEADER_ROOM
+from penstock.channels.messages import more_lines
 from penstock.channels.names import is_channel, is_client
+from penstock.channels.publishes import NewMessages, Publishes
 from penstock.channels.state_records import ClientRecord, encode_record
 from penstock.channels.subscribers import queue_key
-from penstock.channels.wire import PubAck, PubMsg, StartPosition, Text, decode
+from penstock.channels.wire import StartPosition, Text, decode
 from penstock.errors import JetStreamError, PenstockError, RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -33,9 +34,9 @@ __all__ = ["HANDLERS", "Refusal", "connect", "delete_channel", "expire", "publis
 
 log = logging.getLogger("penstock.channels")
 
-_HEADER_ROOM = 400  # headers that we store beside a payload; a reply subject comes on top
-_INBOX = re.compile(r"[^\s.*>\x00-\x1f\x7f]+(?:\.[^\s.*>\x00-\x1f\x7f]+)*")
+_TOO_LARGE = b"the message leaves no room for its headers: it is too large to be stored"
 _DELETE_AGAIN = 0.1
+_LEAST_DELTA = -(2**63)
 PROTOCOL = 1
 
 
@@ -75,7 +76,7 @@ def _refuse(*faults: tuple[bool, str]) -> None:
 async def _connect(service: Service, request: Any, reply: bytes) -> Any:
     """Register a client; with an id that is taken, find out first whether its owner is alive."""
     _refuse(
-        (not _INBOX.fullmatch(request.heartbeatInbox), Text.INVALID_CONNECT),
+        (not service.may_send_to(request.heartbeatInbox), Text.INVALID_CONNECT),
         (not is_client(request.clientID), Text.INVALID_CLIENT),
         (request.clientID in service.connecting, Text.CLIENT_EXISTS),
     )
@@ -159,61 +160,56 @@ def _drop(service: Service, client: Connected) -> None:
 
 async def publish(service: Service, batch: list[tuple[bytes, bytes]]) -> None:
     """Handle publishes, each a reply subject and the bytes of a PubMsg."""
-    acks: list[tuple[bytes, str, str]] = []  # reply, guid, error: in the order in which they came
-    waiting: dict[str, tuple[list[int], list[NewMessage]]] = {}
+    publishes = Publishes(batch)
+    publishes.sort(
+        service.clients.is_valid,
+        lambda name: name in service.channels or is_channel(name),
+        wire.canonical_publish,
+        _reply_line,
+        service.front.max_payload - HEADER_ROOM,
+        Text.INVALID_PUBLISH.encode(),
+        _TOO_LARGE,
+    )
     service.in_messages += len(batch)
-    limit = service.front.max_payload
-    for reply, data in batch:
-        service.in_bytes += len(data)
-        guid, valid, error = "", False, ""
+    service.in_bytes += publishes.size
+    ready: list[tuple[Channel, NewMessages]] = []
+    for name, messages in publishes.channels.items():  # one after the other: each new channel counts against the limit
+        if not messages:
+            continue
         try:
-            message = decode(PubMsg, data)
-            guid = message.guid
-            known = message.subject in service.channels or is_channel(message.subject)
-            valid = bool(guid) and known and service.clients.is_valid(message.clientID, message.connID)
-        except RemoteProtocolError:
-            pass
-        if not valid:
-            error = Text.INVALID_PUBLISH
-        elif len(message.data) + len(message.reply) + _HEADER_ROOM > limit:
-            error = "the message leaves no room for its headers: it is too large to be stored"
-        else:
-            places, messages = waiting.setdefault(message.subject, ([], []))
-            places.append(len(acks))
-            messages.append(NewMessage(message.data, message.reply))
-        acks.append((reply, guid, error))
-    ready: list[tuple[Channel, list[int], list[NewMessage]]] = []
-    for name, (places, messages) in waiting.items():  # one after the other: each new channel counts against the limit
-        try:
-            ready.append((await service.channel(name), places, messages))
+            ready.append((await service.channel(name.decode()), messages))
         except PenstockError as refused:
-            _fail(acks, places, refused)
-    results = await asyncio.gather(*(_store(service, channel, messages) for channel, _, messages in ready))
-    for (channel, places, _), failure in zip(ready, results, strict=True):
+            publishes.fail(messages, _reason(refused))
+    if len(ready) == 1:
+        results = [await _store(service, *ready[0])]
+    else:
+        results = await asyncio.gather(*(_store(service, channel, messages) for channel, messages in ready))
+    for (channel, messages), failure in zip(ready, results, strict=True):
         if failure is None:
             channel.pump()
         else:
-            _fail(acks, places, failure)
-    for reply, guid, error in acks:
-        if reply:
-            service.writer.send(reply, PubAck(guid=guid, error=error).SerializeToString())
+            publishes.fail(messages, _reason(failure))
+    service.writer.answer(publishes)
 
 
-def _fail(acks: list[tuple[bytes, str, str]], places: list[int], error: PenstockError) -> None:
+def _reply_line(reply: bytes) -> bytes:
+    return more_lines(reply=reply)
+
+
+def _reason(error: PenstockError) -> bytes:
     text = error.description if isinstance(error, JetStreamError) else None
-    for place in places:
-        acks[place] = (*acks[place][:2], text or error.what)
+    return (text or error.what).encode()
 
 
-async def _store(service: Service, channel: Channel, messages: list[NewMessage]) -> PenstockError | None:
+async def _store(service: Service, channel: Channel, messages: NewMessages) -> PenstockError | None:
     """Store one channel's messages; give what was wrong, if anything."""
     try:
-        contents = await service.store.append(channel.stream, messages)
+        stored = await service.store.append(channel.stream, messages)
     except PenstockError as error:
         log.error("Channels: %s cannot be stored: %s", channel.name, error)
         return error
     channel.last_used = asyncio.get_running_loop().time()
-    channel.stored(contents)
+    channel.stored(stored)
     return None
 
 
@@ -229,7 +225,7 @@ async def _subscribe(service: Service, request: Any, reply: bytes) -> Any:
         (not StartPosition.NewOnly <= request.startPosition <= StartPosition.First, Text.INVALID_START),
         (not is_channel(request.subject), Text.INVALID_SUBJECT),
         (service.clients.by_id.get(request.clientID) is None, Text.UNKNOWN_CLIENT),
-        (not _INBOX.fullmatch(request.inbox), Text.INVALID_SUBSCRIBE),
+        (not service.may_send_to(request.inbox), Text.INVALID_SUBSCRIBE),
     )
     channel = await service.channel(request.subject)
     try:
@@ -289,8 +285,10 @@ async def _start(service: Service, channel: Channel, request: Any) -> int:
             wanted: int = request.startSequence
             return min(max(wanted, first), last + 1) - 1
         case StartPosition.TimeDeltaStart:
-            moment = time.time_ns() - request.startTimeDelta
-            return await service.store.find_time(stream, moment) - 1 if request.startTimeDelta > 0 else last
+            delta: int = request.startTimeDelta
+            if delta == _LEAST_DELTA:  # negated it is the same, and so long ago
+                return first - 1
+            return await service.store.find_time(stream, time.time_ns() - delta) - 1 if delta > 0 else last
         case _:
             return last
 

@@ -14,93 +14,40 @@ import asyncio
 import itertools
 import logging
 import secrets
-from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from penstock.channels import requests
+from penstock.channels.arrivals import RESERVED, AckEntry, ArrivingAcks, RequestQueue
 from penstock.channels.channel import Channel, Shared
 from penstock.channels.client_writer import ClientWriter
 from penstock.channels.clients import Clients, Connected
 from penstock.channels.delivery import Group, Member
+from penstock.channels.disk import Disk
 from penstock.channels.lease import Lease
 from penstock.channels.messages import ChannelStream
+from penstock.channels.names import is_inbox
 from penstock.channels.options import GatewayOptions
 from penstock.channels.requests import Refusal
 from penstock.channels.state import State
 from penstock.channels.state_records import GroupRecord, MemberRecord, decode_state
 from penstock.channels.store import MOST, Store
-from penstock.channels.wire import Ack, Ping, PingResponse, Text, ack_start, decode, sequence_in
+from penstock.channels.wire import Ack, Ping, PingResponse, Text, ack_start, decode
 from penstock.connection import Connection
 from penstock.connection import Subscription as TapSubscription
 from penstock.errors import DataLossError, JetStreamError, PenstockError, RemoteProtocolError
 
-__all__ = ["Handle", "RequestQueue", "Service"]
+__all__ = ["Handle", "Service"]
 
 log = logging.getLogger("penstock.channels")
 
 _RECENT_BYTES = 64 * 1024 * 1024  # for all channels together
-_RECENT_EACH = 2 * 1024 * 1024
+_RECENT_EACH = 16 * 1024 * 1024
 _LOOK_AROUND = 1.0
 _QUEUE_BYTES = 64 * 1024 * 1024
-_REQUEST_BYTES = 64  # that a request costs us beside its content
 
 Handle = Callable[["Service", bytes, bytes], Awaitable[None]]
 """What handles a request, given the subject for the answer and the content."""
-Item = tuple["Handle | None", bytes, bytes]
-
-
-class RequestQueue:
-    """Requests that wait to be handled: who handles each, where its answer goes, its content.
-
-    A publish has no handler: those that follow each other are taken together.
-    """
-
-    def __init__(self) -> None:
-        self._items: deque[Item] = deque()
-        self._bytes = 0
-        self._arrived = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
-
-    def put(self, handle: Handle | None, reply: bytes, content: bytes) -> Awaitable[object] | None:
-        """Add a request; what is returned, if anything, is to be awaited before more is read."""
-        self.add(handle, reply, content)
-        if self._bytes <= _QUEUE_BYTES:
-            return None
-        self._room.clear()
-        return self._room.wait()
-
-    def add(self, handle: Handle | None, reply: bytes, content: bytes) -> None:
-        """Add a request of our own, for which there is always room."""
-        self._items.append((handle, reply, content))
-        self._bytes += len(content) + _REQUEST_BYTES
-        self._arrived.set()
-
-    async def arrival(self) -> None:
-        """Wait until there is a request."""
-        while not self._items:
-            self._arrived.clear()
-            await self._arrived.wait()
-
-    def take(self) -> Item:
-        """Take the first request."""
-        item = self._items.popleft()
-        self._bytes -= len(item[2]) + _REQUEST_BYTES
-        if self._bytes <= _QUEUE_BYTES // 2:
-            self._room.set()
-        return item
-
-    def take_publishes(self, most: int) -> list[tuple[bytes, bytes]]:
-        """Take the publishes that stand in front of everything else: subjects for the answers, and contents."""
-        found: list[tuple[bytes, bytes]] = []
-        while self._items and self._items[0][0] is None and len(found) < most:
-            found.append(self.take()[1:])
-        return found
-
-    def release(self) -> None:
-        """Let whoever waits for room go: nobody will take anything any more."""
-        self._room.set()
 
 
 class Service:
@@ -110,28 +57,40 @@ class Service:
         self.options = options
         self.front = front
         self.state = state
+        self.disk = None if options.synced_store is None else Disk(options.synced_store)
         self.store = Store(
-            state.connection, options.cluster_id, prefix=options.subject_prefix, replicas=options.replicas
+            state.connection,
+            options.cluster_id,
+            prefix=options.subject_prefix,
+            replicas=options.replicas,
+            disk=self.disk,
         )
+        state.disk = self.disk
         self.writer = ClientWriter(front, lambda: lease.valid)
         self.lease = lease
         self.shared = Shared(self.writer, self.store, state)
+        state.on_reserved = self._reserved
         self.clients = Clients(options, self.writer, front.options.inbox_prefix, self._expire)
         self.channels: dict[str, Channel] = {}
         self.connecting: set[str] = set()  # ids of which we find out whether they are taken
         self.in_messages = 0
         self.in_bytes = 0
-        self._acks: dict[bytes, tuple[Channel, Member, bytes]] = {}
+        self._acks = ArrivingAcks(self._settled, self._other_ack)
         self.ack_inbox = ""
         self.numbers = itertools.count(1)  # for subscriptions and groups
-        self.queue = RequestQueue()
+        self.queue = RequestQueue(_QUEUE_BYTES)
         self._taps: list[TapSubscription] = []
         self._loop = asyncio.get_running_loop()
 
     # -- beginning and ending ----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Load what is remembered, and listen; DeniedError if we may not listen to what clients send."""
+        """Load what is remembered, and listen.
+
+        DeniedError if we may not listen to what clients send, InputError if we shall sync a store that is not there.
+        """
+        if self.disk is not None:
+            await self.disk.sync(self.state.stream, grown=False)  # else the folder is not the server's store
         remembered = await self.state.load()
         self.ack_inbox = remembered.get("info", b"").decode()
         if not self.ack_inbox:
@@ -142,10 +101,11 @@ class Service:
                 self._add(await self.store.open(name, described, self.options.limits.of(name)))
         await self._recall(remembered)
         cluster, prefix = self.options.cluster_id, self.options.discover_prefix
-        handlers: dict[str, Handle | None] = {f"{prefix}.{cluster}": requests.connect, f"_STAN.pub.{cluster}.>": None}
+        handlers: dict[str, Handle] = {f"{prefix}.{cluster}": requests.connect}
         handlers |= {f"_STAN.{name}.{cluster}": handle for name, handle in requests.HANDLERS.items()}
         taps = {subject: self._queueing(handle) for subject, handle in handlers.items()}
-        taps |= {f"{self.ack_inbox}.*": self._acked, f"{self.clients.inbox}.*": self.clients.answered}
+        taps |= {f"_STAN.pub.{cluster}.>": self.queue.publish}
+        taps |= {f"{self.ack_inbox}.*": self._acks.take, f"{self.clients.inbox}.*": self.clients.answered}
         taps |= {f"{prefix}.{cluster}.pings": self._pinged}
         for subject, tap in taps.items():
             self._taps.append(await self.front.tap(subject, tap))
@@ -218,13 +178,18 @@ class Service:
         return self._add(stream)
 
     def _place(self, group: Group, position: GroupRecord | None) -> None:
-        """Put a group where it was; if nobody knows, or its stream is not the same, where it can miss nothing."""
+        """Put a group where it was; if nobody knows, or its stream is not the same, where it can miss nothing.
+
+        What it may have got before, and gets again, is in doubt.
+        """
         stream = self.channels[group.channel].stream
         before, wrong = stream.first - 1, ""
+        group.doubt = stream.last
         if position is None:
             wrong = "is lost: it gets all messages again"
         elif position.created and position.created != stream.created:
             wrong = "is one in another stream, which was replaced: it gets all messages of the new one"
+            group.doubt = 0
         elif position.last > stream.last and not position.created:
             wrong = f"is past the end at {stream.last}: it gets all messages again"
         elif position.last > stream.last:
@@ -236,6 +201,11 @@ class Service:
             self.state.touch(group)
         elif position is not None:
             group.last = position.last
+            group.reserved = max(position.last, position.sent)
+            if not self.state.forgot:
+                group.doubt = min(group.reserved, stream.last)
+            if position.sent > position.last:
+                self.state.touch(group)  # what is stored from now on is not in doubt
         for member in group.members:
             pending = position.pending.get(member.number, ()) if position is not None else ()
             member.pending = {sequence: 0.0 for sequence in pending if sequence <= group.last}
@@ -251,14 +221,21 @@ class Service:
         self._taps.clear()
         self.queue.release()
         self.writer.end()
+        groups = (group for channel in self.channels.values() for group in channel.subscribers.groups)
+        self.state.settle(group for group in groups if group.reserved > group.last)
         self.clients.end()
         for channel in self.channels.values():
             channel.end()
         await self.shared.close()
 
+    def close(self) -> None:
+        """Let go of the disk, after the last of the state was written."""
+        if self.disk is not None:
+            self.disk.close()
+
     # -- requests ----------------------------------------------------------------------------------------------------
 
-    def _queueing(self, handle: Handle | None) -> Callable[..., Awaitable[object] | None]:
+    def _queueing(self, handle: Handle) -> Callable[..., Awaitable[object] | None]:
         def arrived(subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> Awaitable[object] | None:
             return self.queue.put(handle, reply, data)
 
@@ -281,27 +258,21 @@ class Service:
 
     # -- what takes effect at once -----------------------------------------------------------------------------------
 
-    def _acked(self, subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> None:
-        found = self._acks.get(subject)
-        if found is None:
-            return
-        channel, member, start = found
-        sequence = sequence_in(data[len(start) :]) if data.startswith(start) else None
-        if sequence is None:
-            try:
-                ack = decode(Ack, data)
-            except RemoteProtocolError as error:
-                log.warning("Channels: bytes on the subject for acks are no ack: %s", error)
-                return
-            if ack.subject != channel.name:
-                return
-            sequence = ack.sequence
-        group = member.group
-        if group is None or not group.ack(member, sequence):
-            return
+    def _settled(self, entry: AckEntry) -> None:
+        """Go on with a subscription that acknowledged something."""
+        channel, group = entry.channel, entry.member.group
         self.state.touch(group)
         if group.last < channel.stream.last:
             self.writer.wake(channel.delivery(group))
+
+    def _other_ack(self, entry: AckEntry, data: bytes) -> int | None:
+        """Read an ack that is not written as nearly all are; None if it is none, or not for the channel."""
+        try:
+            ack = decode(Ack, data)
+        except RemoteProtocolError as error:
+            log.warning("Channels: bytes on the subject for acks are no ack: %s", error)
+            return None
+        return ack.sequence if ack.subject == entry.channel.name else None
 
     def _pinged(self, subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> None:
         if not data:
@@ -310,6 +281,8 @@ class Service:
             ping = decode(Ping, data)
         except RemoteProtocolError:
             return  # as the old server: no answer at all
+        if reply[:1] == RESERVED:
+            return
         client = self.clients.by_conn.get(ping.connID)
         if client is not None:
             self.clients.pinged(client)
@@ -319,6 +292,11 @@ class Service:
     def _expire(self, client: Connected) -> None:
         log.warning("Channels: client %s misses heartbeats and is closed.", client.record.id)
         self.queue.add(requests.expire, b"", client.record.id.encode())
+
+    def _reserved(self, group: Group) -> None:
+        channel = self.channels.get(group.channel)
+        if channel is not None and group in channel.subscribers.groups:
+            self.writer.wake(channel.delivery(group))
 
     # -- channels and members ----------------------------------------------------------------------------------------
 
@@ -350,6 +328,10 @@ class Service:
         self.watch_activity(channel)
         return channel
 
+    def may_send_to(self, inbox: str) -> bool:
+        """Tell whether a client may have something sent there; not if it became a message of a channel."""
+        return is_inbox(inbox) and all(channel.stream.subject != inbox for channel in self.channels.values())
+
     def attach(self, channel: Channel, group: Group, member: Member) -> None:
         """Make a member part of its channel, its client and the acks."""
         channel.subscribers.add(group, member)
@@ -357,11 +339,11 @@ class Service:
         client = self.clients.by_id.get(member.client)
         if member.online and client is not None:
             client.members[member] = channel
-            self._acks[member.ack_inbox.encode()] = (channel, member, ack_start(channel.name))
+            self._acks.entries[member.ack_inbox.encode()] = AckEntry(channel, member, ack_start(channel.name))
 
     def detach(self, channel: Channel, member: Member, *, unsubscribe: bool) -> None:
         """Take a member off its channel, its client and the acks."""
-        self._acks.pop(member.ack_inbox.encode(), None)
+        self._acks.entries.pop(member.ack_inbox.encode(), None)
         client = self.clients.by_id.get(member.client)
         if client is not None:
             client.members.pop(member, None)

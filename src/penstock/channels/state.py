@@ -3,11 +3,12 @@
 The state stream keeps the last message of each subject below `_PENSTOCK.channels.<cluster>`::
 
     lead              who leads; written once by each new leader, on condition that nobody else was quicker
-    beat              the leader's pulse; a standby watches it
+    beat              the leader's pulse while it writes nothing else; a standby watches the end of the stream
     info              what stays the same for the cluster, such as the inbox of acks
     client.<id>       a client
     sub.<number>      a subscription
-    pos.<number>      the position of a group of subscriptions, and what they have not acknowledged
+    pos.<number>      the position of a group of subscriptions, what they have not acknowledged, and up to where
+                      messages may have been sent since: it is written before they are
 
 Every write by the leader is on condition that the last message on `lead` is still its own. So a leader that slept
 through its lease cannot overwrite what its successor wrote: JetStream refuses, and it steps down. What is deleted
@@ -21,9 +22,11 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 
 from penstock.channels.delivery import Group, Member
+from penstock.channels.disk import Disk
 from penstock.channels.names import state_stream, state_subject
 from penstock.channels.state_records import encode_group, encode_member
 from penstock.connection import Connection, api_request
@@ -66,8 +69,11 @@ async def read_state(connection: Connection, cluster: str) -> tuple[dict[str, by
 class State:
     """The state stream of one cluster, read by anybody, written by the leader alone."""
 
-    def __init__(self, connection: Connection, cluster: str, *, replicas: int = 1) -> None:
+    def __init__(
+        self, connection: Connection, cluster: str, *, replicas: int = 1, pulse: Connection | None = None
+    ) -> None:
         self.connection = connection
+        self._pulses = pulse or connection  # a connection of its own has nothing to wait behind
         self.cluster = cluster
         self.replicas = replicas
         self.stream = state_stream(cluster)
@@ -75,6 +81,9 @@ class State:
         self.identity = secrets.token_hex(8)
         self.epoch = 0  # the sequence of our message on `lead`, zero while we do not lead
         self.on_lost: Callable[[], None] = lambda: None
+        self.on_written: Callable[[float], None] = lambda began: None  # something was stored: we led when it began
+        self.on_reserved: Callable[[Group], None] = lambda group: None  # a group that waits may send on
+        self._ahead = True  # whether positions say more than was sent
         self._puts: dict[str, bytes] = {}
         self._groups: dict[int, Group] = {}
         self._wake = asyncio.Event()
@@ -84,6 +93,7 @@ class State:
         self._replicated = False
         self._writing = asyncio.Lock()
         self._done: list[asyncio.Future[None]] = []
+        self.disk: Disk | None = None  # if the server leaves the syncing to us
         self._loop = asyncio.get_running_loop()
 
     async def create(self) -> None:
@@ -108,6 +118,11 @@ class State:
         self._replicated = described["config"]["num_replicas"] > 1
         self.ready = True
 
+    async def end(self) -> int:
+        """Give the last sequence of all, as the stream's leader knows it."""
+        described = await api_request(self.connection, names.stream_info(self.stream))
+        return int(described["state"]["last_seq"])
+
     async def last(self, name: str) -> tuple[int, bytes]:
         """Give sequence and content of the last message of a subject, as the stream's leader knows it."""
         body = direct.question(last=self._head + name)
@@ -119,9 +134,8 @@ class State:
 
     # -- leading -----------------------------------------------------------------------------------------------------
 
-    async def lead(self) -> bool:
-        """Try to become the leader, and show it; False if somebody else was quicker."""
-        before, _ = await self.last("lead")
+    async def lead(self, before: int) -> bool:
+        """Try to become the leader after the one whose message on `lead` is `before`; False if another was quicker."""
         header = protocol.encode_headers({names.EXPECTED_LAST_SUBJECT_SEQUENCE: str(before)})
         content = json.dumps({"v": 1, "gateway": self.identity}).encode()
         subject = f"{self._head}lead"
@@ -140,11 +154,13 @@ class State:
         self.epoch = ack.sequence
         self._puts.clear()
         self._groups.clear()
-        await self._write(self._pulse())
+        self._ahead = True
+        await self._write(self._pulse(), self._pulses)
         return True
 
     def _pulse(self, *, released: bool = False) -> list[tuple[str, bytes]]:
-        content = json.dumps({"v": 1, "gateway": self.identity, "released": released}).encode()
+        fields = {"v": 1, "gateway": self.identity, "released": released, "lead": self.epoch}
+        content = json.dumps(fields).encode()
         return [(f"{self._head}beat", content)]
 
     async def beat(self, *, released: bool = False) -> float | None:
@@ -152,7 +168,7 @@ class State:
 
         Gives when the attempt that was stored began, None if somebody else leads now.
         """
-        return await self._write_surely(self._pulse(released=released))
+        return await self._write_surely(self._pulse(released=released), self._pulses)
 
     async def load(self) -> dict[str, bytes]:
         """Read everything that is remembered.
@@ -177,6 +193,12 @@ class State:
         """Remember a group's position as it stands when the writing comes to it."""
         self._groups[group.number] = group
         self._wake.set()
+
+    def settle(self, groups: Iterable[Group]) -> None:
+        """Remember of these groups exactly what was sent, because nothing more will be."""
+        self._ahead = False
+        for group in groups:
+            self.touch(group)
 
     def remember(self, group: Group, member: Member) -> None:
         """Remember a subscription and its group's position."""
@@ -205,25 +227,42 @@ class State:
             await self._wake.wait()
             self._wake.clear()
             waiting, self._done = self._done, []
-            began = time.perf_counter()
+            began = time.thread_time()  # an encoding that was held up cost nothing
             # Positions first: a subscription without one would begin anew, one too many does no harm.
             groups, self._groups, puts, self._puts = self._groups, {}, self._puts, {}
-            items = [(f"{self._head}pos.{number}", encode_group(group)) for number, group in groups.items()]
+            reserved = [(group, group.reserve(ahead=self._ahead)) for group in groups.values()]
+            items = [(f"{self._head}pos.{group.number}", encode_group(group, sent)) for group, sent in reserved]
             items += puts.items()
-            spent = time.perf_counter() - began
+            spent = time.thread_time() - began
             while items:
                 part, items = items[:_PAGE], items[_PAGE:]
-                if await self._write_surely(part) is None:
+                written = await self._write_surely(part, self.connection)
+                if written is None:
                     log.error("Channels: this gateway does not lead any more.")
                     self.on_lost()
                     return
-            for future in waiting:
-                if not future.done():
-                    future.set_result(None)
+                self.on_written(written)
+            await self._stored(reserved, waiting)
             if spent > _COSTLY:  # a position with very many pending messages: leave most of the time to others
                 await asyncio.sleep(min(1.0, 10 * spent))
 
-    async def _write_surely(self, items: list[tuple[str, bytes]]) -> float | None:
+    async def _stored(self, reserved: list[tuple[Group, int]], waiting: list[asyncio.Future[None]]) -> None:
+        """Let those go on who waited for what is stored now; if we have to sync it first, only as often as need be."""
+        if self.disk is not None:
+            if not waiting and not any(group.is_short_of(sent) for group, sent in reserved):
+                return  # what was synced before is enough
+            await self.disk.sync(self.stream, grown=False)
+        for group, sent in reserved:
+            group.reserved = sent
+            if group.waits:
+                group.waits = False
+                self.on_reserved(group)
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+        await asyncio.sleep(0)  # those who waited send, so that the next write knows of it
+
+    async def _write_surely(self, items: list[tuple[str, bytes]], connection: Connection) -> float | None:
         """Write until it is stored, and give when the attempt that was stored began; None if somebody else leads now.
 
         The last message of a subject counts, so writing it twice does no harm, and there is nobody to tell of a
@@ -233,7 +272,7 @@ class State:
         while True:
             began = self._loop.time()
             try:
-                await self._write(items)
+                await self._write(items, connection)
                 return began
             except PenstockError as error:
                 code = error.err_code if isinstance(error, JetStreamError) else None
@@ -260,7 +299,7 @@ class State:
             pass  # nobody can tell for now
         return False
 
-    async def _write(self, items: list[tuple[str, bytes]]) -> None:
+    async def _write(self, items: list[tuple[str, bytes]], connection: Connection) -> None:
         fence = f"{names.EXPECTED_LAST_SUBJECT_SEQUENCE}: {self.epoch}\r\n"
         fence += f"{names.EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT}: {self._head}lead\r\n"
         subjects = {subject for subject, _ in items}
@@ -279,8 +318,8 @@ class State:
                 for (subject, content), line in zip(items, lines, strict=True)
             )
 
-        async with self._writing:
-            for ack in await store_frames(self.connection, make, subjects, count=1 if together else len(items)):
+        async with self._writing if self._replicated else nullcontext():
+            for ack in await store_frames(connection, make, subjects, count=1 if together else len(items)):
                 self._check_taken(ack)
 
     def _check_taken(self, ack: PubAck) -> None:

@@ -65,6 +65,8 @@ class GroupRecord:
     pending: dict[int, tuple[int, ...]]
     created: str = ""
     """When the stream was made in which that is; empty in records of gateways that did not note it."""
+    sent: int = 0
+    """The last sequence that may have been sent, ahead of `last`; zero in records that do not say it."""
 
 
 # The names under which the fields are stored, in their order.
@@ -130,19 +132,23 @@ def encode_member(group: Group, member: Member) -> bytes:
     return encode_record(MemberRecord(group.channel, *wishes, *identity, member.online, group.number))
 
 
-def encode_group(group: Group) -> bytes:
-    """Write how far a group came. One record for all members: they change together or not at all."""
+def encode_group(group: Group, sent: int = 0) -> bytes:
+    """Write how far a group came, and how far it may have come by the time that somebody reads it.
+
+    One record for all members: they change together or not at all.
+    """
     most = max(1, MOST_RANGES // max(1, len(group.members)))
     pending = {str(member.number): pack(member.pending, most) for member in group.members if member.pending}
     stream = {"stream": group.stream.created} if group.stream is not None and group.stream.created else {}
-    return _write({"last": group.last, "pending": pending, **stream})
+    ahead = {"sent": sent} if sent > group.last else {}
+    return _write({"last": group.last, "pending": pending, **stream, **ahead})
 
 
 def decode_group(content: bytes) -> GroupRecord:
     """Read how far a group came."""
     fields = _read(content, "position")
     pending = {int(number): unpack(stored) for number, stored in fields["pending"].items()}
-    return GroupRecord(fields["last"], pending, fields.get("stream", ""))
+    return GroupRecord(fields["last"], pending, fields.get("stream", ""), fields.get("sent", 0))
 
 
 def decode_state(

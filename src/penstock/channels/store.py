@@ -14,9 +14,19 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+from penstock.channels.disk import Disk
+from penstock.channels.encoded import Encoded
 from penstock.channels.limits import ChannelLimits
-from penstock.channels.messages import ChannelMessage, ChannelStream, NewMessage, read_message, write_frames
+from penstock.channels.messages import (
+    ChannelMessage,
+    ChannelStream,
+    more_lines,
+    read_encoded,
+    read_message,
+    write_frames,
+)
 from penstock.channels.names import channel_of, stream_name, subject_name
+from penstock.channels.publishes import NewMessages
 from penstock.connection import Connection, api_request
 from penstock.connection.asking import direct_get, patiently, store_frames
 from penstock.errors import DataLossError, InputError, JetStreamError, NotFoundError, PenstockError
@@ -25,7 +35,7 @@ from penstock.wire.jetstream.atomic import MOST, new_id
 from penstock.wire.jetstream.names import WRONG_LAST_SEQUENCE
 from penstock.wire.jetstream.verdicts import Verdict, judge, may_ask_again
 
-__all__ = ["MOST", "Store"]
+__all__ = ["MOST", "Pace", "Store"]
 
 log = logging.getLogger("penstock.channels")
 
@@ -33,43 +43,57 @@ _RETRY = 0.05
 _REFUSALS = 20
 _PART_BYTES = 1024 * 1024  # what one read gives at most, or one message
 _RUN = 256
+_TRIAL, _SELDOM = 8, 4096  # batches between two trials of the slower way, at first and in the end
+_FEW, _MANY = 32, 16  # messages that are tried one by one at most, and as an atomic batch at least
 _AT_ONCE = 64  # requests to delete a message
 _SHORT = 2.0  # seconds for which a leader that does not know yet that it is none may say less than we know
 
 
-class _Pace:
+class Pace:
     """Which way of storing a batch is quicker here: message by message, or as one atomic batch.
 
     An atomic batch costs a few milliseconds to set up and is synced to disk once; single messages cost next to nothing
-    each, unless the server syncs each of them. We measure both, and try the slower one again now and then.
+    each, unless the server syncs each of them. We measure both, and try the slower one again now and then, ever less
+    often while it stays the slower one; single messages only a few at a time, because a sync for each may take long.
     """
 
     def __init__(self) -> None:
         self.each = 0.0005
         self.batch = 0.010
-        self._turn = 0
+        self._turns = 0
+        self._trial = _TRIAL
 
-    def choose_atomic(self, count: int) -> bool:
-        self._turn += 1
+    def choose(self, count: int) -> tuple[bool, int, bool]:
+        """Tell whether to store as an atomic batch, how many of `count` messages, and whether that is a trial."""
         atomic = count * self.each > self.batch
-        return atomic != (count >= 16 and self._turn % 32 == 0)
+        self._turns += 1
+        if self._turns < self._trial or (not atomic and count < _MANY):
+            return atomic, count, False
+        self._turns = 0
+        self._trial = min(2 * self._trial, _SELDOM)
+        return not atomic, min(count, _FEW) if atomic else count, True
 
-    def took(self, count: int, seconds: float, *, atomic: bool) -> None:
+    def took(self, count: int, seconds: float, *, atomic: bool, trial: bool) -> None:
+        """Note how long it took."""
+        weight = 1.0 if trial else 0.2  # what was measured long ago says little
         if atomic:
-            self.batch += 0.2 * (seconds - self.batch)
+            self.batch += weight * (seconds - self.batch)
         else:
-            self.each += 0.2 * (seconds / count - self.each)
+            self.each += weight * (seconds / count - self.each)
 
 
 class Store:
     """The channels of one cluster in JetStream; how long an answer may take is an option of the connection."""
 
-    def __init__(self, connection: Connection, cluster: str, *, prefix: str = "", replicas: int = 1) -> None:
+    def __init__(
+        self, connection: Connection, cluster: str, *, prefix: str = "", replicas: int = 1, disk: Disk | None = None
+    ) -> None:
         self.connection = connection
         self.cluster = cluster
         self.prefix = prefix
         self.replicas = replicas
-        self._pace = _Pace()
+        self._pace = Pace()
+        self._disk = disk  # if the server leaves the syncing to us
 
     async def _ask(self, method: str, body: object = None, **how: Any) -> dict[str, Any]:
         answer: dict[str, Any] = await api_request(self.connection, method, body, **how)
@@ -85,7 +109,9 @@ class Store:
             page = await self._ask("STREAM.LIST", {"offset": offset})
             streams = page.get("streams") or []
             for item in streams:
-                if (channel := channel_of(self.cluster, item["config"]["name"])) is not None:
+                config = item["config"]
+                noted = config.get("metadata", {}).get("penstock.channel", "")
+                if (channel := channel_of(self.cluster, config["name"], noted)) is not None:
                     found[channel] = item
             offset += len(streams)
             if not streams or offset >= page.get("total", 0):
@@ -128,6 +154,8 @@ class Store:
         return stream
 
     async def _create(self, stream: ChannelStream, first: int | None) -> dict[str, Any]:
+        if self._disk is not None:
+            self._disk.forget(stream.name)
         method, config = names.stream_create(stream.name), self._config(stream, first)
         return await self._ask(method, config, again=True, patience=self.connection.options.request_timeout)
 
@@ -177,10 +205,11 @@ class Store:
 
     async def refresh(self, stream: ChannelStream) -> dict[str, Any]:
         """Ask the stream's leader for its first and last sequence; DataLossError if it is not the stream we know."""
+        known = stream.last  # while we ask, more may be stored than the answer knows
         answer = await self._ask(names.stream_info(stream.name))
         state = answer["state"]
         stream.replaced = answer["created"] if answer["created"] != stream.created else ""
-        if state["last_seq"] >= stream.last:
+        if state["last_seq"] >= known:
             stream.short_since = None
         elif stream.short_since is None:
             stream.short_since = time.monotonic()
@@ -202,11 +231,13 @@ class Store:
         """Delete a channel's stream."""
         with suppress(NotFoundError):
             await self._ask(names.stream_delete(stream.name), again=True)
+        if self._disk is not None:
+            self._disk.forget(stream.name)
 
     # -- appending ---------------------------------------------------------------------------------------------------
 
-    async def append(self, stream: ChannelStream, messages: Sequence[NewMessage]) -> list[tuple[int, bytes]]:
-        """Store messages, at most a batch of them, and give their sequences and the bytes of their deliveries.
+    async def append(self, stream: ChannelStream, messages: NewMessages) -> list[Encoded]:
+        """Store messages, at most a batch of them, and give them encoded for delivery, with their sequences.
 
         It goes on trying while JetStream is out of reach, because what became of an attempt is found out first. Raises
         JetStreamError if the server refuses, DeniedError if we may not write to the stream's subject.
@@ -214,14 +245,15 @@ class Store:
         if not stream.in_step:
             await self._ask(names.stream_update(stream.name), self._config(stream), again=True)
             stream.in_step = True
-        stored: list[tuple[int, bytes]] = []
+        stored: list[Encoded] = []
         attempts: set[str] = set()
-        refusals = 0
-        while messages:
-            expected, batch = stream.last, new_id()
+        done = refusals = 0
+        while done < len(messages):
+            expected, batch, count = stream.last, new_id(), len(messages) - done
             attempts.add(batch)
-            atomic = self._pace.choose_atomic(len(messages))
-            frames = write_frames(stream, messages, batch, now=time.time_ns(), atomic=atomic)
+            atomic, count, trial = self._pace.choose(count) if self._disk is None else (False, count, False)
+            how: Any = {"atomic": atomic, "first": done, "end": done + count}
+            frames = write_frames(stream, messages, batch, now=time.time_ns(), **how)
             began = time.perf_counter()
             try:
                 [ack] = await store_frames(self.connection, frames.make, (stream.subject,))
@@ -236,7 +268,7 @@ class Store:
                 if not wrong_place and not may_ask_again(error):
                     raise
                 # Somebody else wrote to the stream, perhaps in the middle of what we wrote; or nobody knows.
-                kept = await self._find_stored(stream, attempts, expected, len(messages))
+                kept = [await self._find_stored(stream, attempts, expected, count)]
                 moved = stream.last > expected
                 refusals = 0 if moved or judge(error) is Verdict.UNKNOWN else refusals + 1
                 if refusals > _REFUSALS:
@@ -244,36 +276,37 @@ class Store:
                     raise
                 await asyncio.sleep(0 if moved else _RETRY)
             else:
-                kept = frames.deliveries
-                self._pace.took(len(messages), time.perf_counter() - began, atomic=atomic)
-            for sequence, (content, stamp) in enumerate(kept, start=expected + 1):
-                stored.append((sequence, content))
-                stream.bytes_so_far += len(content)
-                stream.last_time = stamp
-            stream.last = max(stream.last, expected + len(kept))
-            messages = messages[len(kept) :]
+                kept = frames.encoded
+                self._pace.took(count, time.perf_counter() - began, atomic=atomic, trial=trial)
+            for piece in kept:
+                if piece.count:
+                    stored.append(piece)
+                    done += piece.count
+                    stream.bytes_so_far += piece.size
+                    stream.last_time = piece.last_time
+                    stream.last = max(stream.last, piece.last)
+        if self._disk is not None and stored:
+            await self._disk.sync(stream.name)
         if stream.limits.max_msgs:
             stream.first = max(stream.first, stream.last - stream.limits.max_msgs + 1)
         if stream.limits.max_bytes:
             await self._trim(stream)
         return stored
 
-    async def _find_stored(
-        self, stream: ChannelStream, attempts: set[str], expected: int, count: int
-    ) -> list[tuple[bytes, int]]:
-        """Find out how much of these attempts was stored, as deliveries and times, however long JetStream is away.
+    async def _find_stored(self, stream: ChannelStream, attempts: set[str], expected: int, count: int) -> Encoded:
+        """Find out how much of these attempts was stored, encoded for delivery, however long JetStream is away.
 
         What was stored stands right behind `expected`. An earlier attempt counts as well as the last one: the server
         may have been slow to take it, and what it took must not be stored twice.
         """
 
-        async def look() -> list[tuple[bytes, int]]:
+        async def look() -> Encoded:
             await self.look(stream)
-            kept: list[tuple[bytes, int]] = []
+            kept = Encoded(stream.field)
             async for item in self.scan(stream, expected + 1, expected + 1 + count):
-                if item.sequence != expected + len(kept) + 1 or item.batch not in attempts:
+                if item.sequence != expected + kept.count + 1 or item.batch not in attempts:
                     break
-                kept.append((item.encode(stream.channel), item.time))
+                kept.add(item.sequence, item.data, 0, len(item.data), item.time, item.reply.encode())
             return kept
 
         return await patiently(look, math.inf, self.connection, nobody=True)
@@ -324,8 +357,10 @@ class Store:
         while stream.last < upto:
             count = min(MOST, upto - stream.last)
             first = stream.last + 1
-            # Their time must not be later than that of what follows.
-            await self.append(stream, [NewMessage(b"", time=stream.last_time, gap=True)] * count)
+            gaps = NewMessages()
+            for _ in range(count):  # their time must not be later than that of what follows
+                gaps.add(b"", time=stream.last_time, lines=more_lines(gap=True))
+            await self.append(stream, gaps)
             await self._remove(stream, range(first, stream.last + 1))
 
     async def clear_gaps(self, stream: ChannelStream) -> None:
@@ -341,20 +376,31 @@ class Store:
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    async def read(self, stream: ChannelStream, start: int, count: int) -> list[ChannelMessage]:
-        """Read up to `count` messages from `start` on; fewer if fewer are there or if they are large."""
+    async def _answers(self, stream: ChannelStream, start: int, count: int) -> list[tuple[bytes, bytes | None]]:
         batch, most = (count, _PART_BYTES) if count > 1 else (None, None)
         body = direct.question(max(start, 1), subject=">", batch=batch, max_bytes=most)
-        return [read_message(*answer) for answer in await direct_get(self.connection, stream.name, body)]
+        return await direct_get(self.connection, stream.name, body)
+
+    async def read(self, stream: ChannelStream, start: int, count: int) -> list[ChannelMessage]:
+        """Read up to `count` messages from `start` on; fewer if fewer are there or if they are large."""
+        return [read_message(*answer) for answer in await self._answers(stream, start, count)]
 
     async def read_on(self, stream: ChannelStream, start: int, count: int) -> list[ChannelMessage]:
-        """Read from `start` on, knowing that the channel goes up to `stream.last`; nothing if the rest is gone.
+        """Read from `start` on, knowing that the channel goes up to `stream.last`; nothing if the rest is gone."""
+        return [read_message(*answer) for answer in await self._answers_on(stream, start, count)]
+
+    async def read_encoded(self, stream: ChannelStream, start: int, count: int) -> Encoded:
+        """Read as `read_on` does what goes to subscribers as it is, encoded for delivery."""
+        return read_encoded(stream, await self._answers_on(stream, start, count))
+
+    async def _answers_on(self, stream: ChannelStream, start: int, count: int) -> list[tuple[bytes, bytes | None]]:
+        """Read from `start` on, knowing that the channel goes up to `stream.last`.
 
         Any replica may answer a read, also one that is behind. An empty answer means that, or that the messages are
         gone, and the leader knows which.
         """
         while start <= stream.last:
-            found = await self.read(stream, start, count)
+            found = await self._answers(stream, start, count)
             if found:
                 return found
             await self.refresh(stream)

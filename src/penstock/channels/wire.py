@@ -51,10 +51,10 @@ __all__ = [
     "UnsubscribeRequest",
     "ack_start",
     "again",
+    "canonical_publish",
     "decode",
     "frame",
     "is_nobody",
-    "sequence_in",
 ]
 
 _PACKAGE = "penstock.channels"
@@ -177,6 +177,17 @@ def decode(kind: Any, content: bytes) -> Any:
     return message
 
 
+def canonical_publish(content: bytes) -> bytes | None:
+    """Give a PubMsg as protobuf writes it, without fields that nobody knows; None for bytes that are no PubMsg."""
+    try:
+        message = decode(PubMsg, content)
+    except RemoteProtocolError:
+        return None
+    message.DiscardUnknownFields()
+    written: bytes = message.SerializeToString()
+    return written
+
+
 def frame(subject: bytes, payload: bytes, reply: bytes = b"") -> bytes:
     """Write a message for the connection; the subjects are known to be good."""
     if reply:
@@ -206,16 +217,3 @@ def ack_start(channel: str) -> bytes:
     """Give the bytes with which every ordinary ack for a channel begins; its sequence follows."""
     content: bytes = Ack(subject=channel, sequence=1).SerializeToString()
     return content[:-1]
-
-
-def sequence_in(rest: bytes) -> int | None:
-    """Read the sequence of an ack behind `ack_start`; None if the rest is anything but one number.
-
-    Acks come as often as messages go out, and `decode` takes three times as long.
-    """
-    value = 0
-    for place, byte in enumerate(rest):
-        value |= (byte & 0x7F) << 7 * place
-        if byte < 0x80:
-            return value if place + 1 == len(rest) < 10 else None
-    return None

@@ -1,4 +1,4 @@
-"""`penstock channels`: serve NATS Streaming clients from JetStream, look at channels, and move them over."""
+"""`penstock channels`: serve NATS Streaming clients from JetStream, and look at channels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import base64
 import dataclasses
 import json
-import secrets
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +15,7 @@ import typer
 from penstock.cli.flags import Json, argument, flag
 from penstock.cli.global_flags import Globals
 from penstock.cli.output import counts, print_json, print_pairs, progress
-from penstock.cli.running import connected, first, until_signal
+from penstock.cli.running import first, until_signal
 from penstock.cli.server import started
 from penstock.cli.tables import print_table
 from penstock.cli.values import refuse_both
@@ -28,10 +27,13 @@ if TYPE_CHECKING:
     from penstock.channels import Gateway
     from penstock.channels.catalog import Catalog
 
-__all__ = ["export", "info", "ls", "migrate", "serve"]
+__all__ = ["Channel", "ClusterId", "Prefix", "Replicas", "check_names", "export", "info", "ls", "serve", "serve_until"]
+
+_NOW_AND_THEN = "2m"  # between two syncs of a server that leaves it to the gateway, or is told so
 
 ClusterId = Annotated[str, flag("Cluster id that clients connect with.", "ID", "-cid", "--cluster-id", "--cluster_id")]
 Channel = Annotated[str, argument("Name of the channel.")]
+_LOOK = 0.1  # seconds between two looks at who serves
 Prefix = Annotated[str, flag("What stands before a channel in its subject.", "PREFIX")]
 Replicas = Annotated[int, flag("Servers that keep each stream: 1, 3 or 5.")]
 
@@ -50,7 +52,14 @@ async def serve(
     port: Annotated[int, flag("Client port of the embedded server; 0 for a free one.")] = 4222,
     token: Annotated[str | None, flag("Token for the embedded server; a generated one otherwise.", "T")] = None,
     no_auth: Annotated[bool, flag("Let anybody on this machine connect to it.")] = False,
-    sync: Annotated[str, flag("When the embedded server syncs to disk.", "always|DURATION")] = "always",
+    sync: Annotated[
+        str,
+        flag(
+            "When what is stored is synced to disk: always, by the embedded server; acked, by the gateway before it "
+            "acknowledges, once for many messages, and not for those who write to JetStream directly; or now and then.",
+            "always|acked|DURATION",
+        ),
+    ] = "always",
     max_channels: Annotated[int, _limit("-mc", "max_channels", "Channels; 0: any.")] = 100,
     max_subs: Annotated[int, _limit("-msu", "max_subs", "Subscriptions of a channel; 0: any.")] = 1000,
     max_msgs: Annotated[int, _limit("-mm", "max_msgs", "Messages that a channel keeps; 0: any.")] = 1_000_000,
@@ -71,7 +80,7 @@ async def serve(
     subject_prefix: Prefix = "",
     replicas: Replicas = 1,
     standby: Annotated[bool, flag("Wait where another gateway serves, and take over when it is gone.")] = False,
-    lease: Annotated[str, flag("Silence after which a standby takes over.", "DURATION")] = "4s",
+    lease: Annotated[str, flag("Silence after which a standby takes over.", "DURATION")] = "10s",
     monitor: Annotated[
         str | None, flag("Monitoring pages, on loopback if no host.", "[HOST:]PORT", "-m", "--monitor")
     ] = None,
@@ -79,7 +88,7 @@ async def serve(
 ) -> None:
     """Serve NATS Streaming clients until Ctrl-C: on the server of -s or a context, else on an embedded one."""
     from penstock.channels import ChannelLimits, Gateway, Limits
-    from penstock.channels.limits import gather_limits
+    from penstock.channels.limits import PAYLOAD, gather_limits
 
     options: dict[str, Any] = {
         "cluster_id": cluster_id,
@@ -110,11 +119,22 @@ async def serve(
         from penstock.server import Server
 
         Gateway("nats://127.0.0.1:4222", **options)  # what is wrong with the options is said before a server runs
-        server = Server(store=store, port=port, token=token, auth=not no_auth, sync=sync)
+        server = Server(
+            store=store,
+            port=port,
+            token=token,
+            auth=not no_auth,
+            sync=_NOW_AND_THEN if sync == "acked" else sync,
+            max_payload=PAYLOAD,
+        )
         with until_signal() as stop:
             async with started(server, stop):
                 if not stop.is_set():
-                    await _serve(Gateway(server.url, **options), stop, server.url, json)
+                    if monitor:
+                        options["nats_monitor"] = server.monitor_urls[0]
+                    if sync == "acked":
+                        options["synced_store"] = str(server.nodes[0].store)
+                    await serve_until(Gateway(server.url, **options), stop, server.url, json=json)
     else:
         for name, value in (("--store", store), ("--token", token), ("--no-auth", no_auth or None)):
             if value is not None:
@@ -125,7 +145,7 @@ async def serve(
                 )
         gateway = Gateway(ctx.obj.options(), **options)
         with until_signal() as stop:
-            await _serve(gateway, stop, None, json)
+            await serve_until(gateway, stop, None, json=json)
     if not json:
         typer.echo("Stopped.", err=True)
 
@@ -138,7 +158,8 @@ def _is_elsewhere(given: Globals) -> bool:
     return given.names_a_server or load_options(None).url != DEFAULT_URL
 
 
-async def _serve(gateway: Gateway, stop: asyncio.Event, url: str | None, json: bool) -> None:
+async def serve_until(gateway: Gateway, stop: asyncio.Event, url: str | None, *, json: bool) -> None:
+    """Serve until `stop` is set, or the gateway ends by itself."""
     try:
         await first(gateway.start(), stop.wait())
         if not stop.is_set():
@@ -163,17 +184,22 @@ def _announce(gateway: Gateway, url: str | None, json: bool) -> None:
 
 
 async def _tell_leading(gateway: Gateway, json: bool) -> None:
-    """Say when a standby takes over; then wait for the end."""
-    if not gateway.leading:
-        await gateway.wait_leading()
+    """Say when a standby takes over, and when it serves no more, until the end."""
+    cluster, told = gateway.options.cluster_id, gateway.leading
+    while True:
+        await asyncio.sleep(_LOOK)
+        if gateway.leading == told:
+            continue
+        told = not told
         if json:
-            print_json({"cluster_id": gateway.options.cluster_id, "leading": True})
+            print_json({"cluster_id": cluster, "leading": told})
+        elif told:
+            typer.echo(f"Serving the cluster {cluster}: it is our turn.", err=True)
         else:
-            typer.echo(f"Serving the cluster {gateway.options.cluster_id}: it is our turn.", err=True)
-    await asyncio.Event().wait()
+            typer.echo(f"Standing by for the cluster {cluster}: it is not our turn any more.", err=True)
 
 
-def _check(cluster_id: str, subject_prefix: str = "", replicas: int = 1) -> None:
+def check_names(cluster_id: str, subject_prefix: str = "", replicas: int = 1) -> None:
     """Say what is wrong before anything is asked: these become parts of subjects."""
     from penstock.channels.options import GatewayOptions
 
@@ -183,7 +209,7 @@ def _check(cluster_id: str, subject_prefix: str = "", replicas: int = 1) -> None
 def _catalog(ctx: typer.Context, cluster_id: str) -> Catalog:
     from penstock.channels.catalog import Catalog
 
-    _check(cluster_id)
+    check_names(cluster_id)
     return Catalog(ctx.obj.options(), cluster_id, timeout=ctx.obj.seconds)
 
 
@@ -280,61 +306,3 @@ async def export(
                 file.close()
     if output is not None:
         typer.echo(f"Wrote {count:,} messages to {output}.", err=True)
-
-
-async def migrate(
-    ctx: typer.Context,
-    channels: Annotated[list[str] | None, argument("Channels to copy; all of --from-monitor if none.")] = None,
-    source: Annotated[str, flag("NATS address of the NATS Streaming server to copy from.", "URL", "--from")] = "",
-    from_cluster: Annotated[str, flag("Cluster id of that server.", "ID")] = "test-cluster",
-    from_monitor: Annotated[str | None, flag("Its monitoring address, to list channels.", "URL")] = None,
-    cluster_id: ClusterId = "test-cluster",
-    subject_prefix: Prefix = "",
-    replicas: Replicas = 1,
-    verify: Annotated[bool, flag("Compare every message at the end.")] = True,
-    json: Json = False,
-) -> None:
-    """Copy channels of a running NATS Streaming server into streams; run it again to go on where it stopped."""
-    from penstock.channels import Client
-    from penstock.channels.migrate import copy_channel, find_ends, names_from_monitor, verify_channel
-    from penstock.channels.store import Store
-    from penstock.options import ConnectionOptions
-
-    if not source:
-        raise OptionError("--from is missing.", remedy="Give the old server's NATS address.", option="--from")
-    if not channels and not from_monitor:
-        raise OptionError(
-            "No channel is named.", remedy="Name some, or give --from-monitor to copy all.", option="--from-monitor"
-        )
-    _check(from_cluster)
-    _check(cluster_id, subject_prefix, replicas)
-    listed = channels or await names_from_monitor(from_monitor or "")
-    old = Client(
-        ConnectionOptions(source),
-        cluster_id=from_cluster,
-        client_id=f"penstock-{secrets.token_hex(6)}",
-        connect_timeout=ctx.obj.seconds,
-    )
-    rows = []
-    async with connected(ctx) as client, old:
-        store = Store(client, cluster_id, prefix=subject_prefix, replicas=replicas)
-        for name in listed:
-            ends, copied, same = await find_ends(old, name), None, 0
-            if ends is not None:
-                total = ends[1] - ends[0] + 1
-                with progress(f"copy {name}", total) as advance:
-                    copied = await copy_channel(old, store, name, ends, advance)
-                if verify:
-                    with progress(f"verify {name}", total) as advance:
-                        same = await verify_channel(old, store, name, ends, advance)
-            nothing = {"channel": name, "stream": None, "first": 0, "end": 0, "copied": 0}
-            facts = dataclasses.asdict(copied) if copied else nothing
-            rows.append({**facts, "verified": same if verify else None})
-            if not json:
-                what = f"{copied.copied:,} copied, {same:,} compared" if copied else "nothing there"
-                typer.echo(f"{name}: {what}", err=True)
-    if json:
-        print_json(rows)
-    else:
-        columns = ("Channel", "Stream", "#First", "#End", "#Copied", "#Verified")
-        print_table("Copied", columns, [tuple(row.values()) for row in rows])

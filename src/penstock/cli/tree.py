@@ -264,7 +264,7 @@ COMMANDS: dict[str, Entry | Group] = {
     "bus": Group("Requests with sectioned, flow-controlled replies.", {"bus": "call serve"}),
     "channels": Group(
         "Serve NATS Streaming clients from JetStream, and move their channels over.",
-        {"channels": "serve ls info export migrate"},
+        {"channels": "serve ls info export", "channels_migrate": "migrate", "channels_old": "old_server"},
     ),
     "bench": Group(
         "Measure a server: how many messages a second, how long each takes, and our own CPU time.",

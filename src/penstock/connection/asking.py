@@ -25,7 +25,7 @@ from penstock.errors import (
 from penstock.wire import protocol
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.answers import PubAck, read_ack, read_answer
-from penstock.wire.jetstream.direct import DirectGet, answers_for, leader_question, read_message
+from penstock.wire.jetstream.direct import DirectGet, is_answer_of, leader_question, read_message
 from penstock.wire.jetstream.questions import AGAIN, Question
 from penstock.wire.patience import Patience
 
@@ -90,7 +90,7 @@ async def direct_get(
 
     await connection.exchange(make, getting.hear, (subject,), timeout)
     found = getting.result()
-    if found and all(answers_for(block) == stream for _, block in found):
+    if found and all(is_answer_of(stream, block) for _, block in found):
         return found
     found, at_leader = [], leader_question(body)
     while len(found) < min(body.get("batch", 1), _FROM_LEADER):

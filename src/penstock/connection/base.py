@@ -52,6 +52,7 @@ class BaseConnection:
         self._errors = 0
         self._draining = self._draining_pubs = False
         self._asked_to_end = False  # whether the end was asked for, and is no failure
+        self._goodbye: float | None = None  # seconds that a peer has then to take what is on its way
         self._told = ""
         self._logging_since, self._logged = -1.0, 0
         self._slow: set[int] = set()

@@ -352,13 +352,14 @@ class Connection(PublishingConnection):
             self.report(error)
         await self.close()
 
-    async def close(self) -> None:
+    async def close(self, *, within: float | None = None) -> None:
         """Close the connection for good; safe to call twice.
 
         What was published is sent first. What cannot be, since the connection is away or the server does not take it
-        within 5 seconds, is told to the error callback.
+        `within` so many seconds, 5 if none are given, is told to the error callback.
         """
         self._asked_to_end = True
+        self._goodbye = within
         await self._shut()
 
     async def _shut(self) -> None:
@@ -377,7 +378,7 @@ class Connection(PublishingConnection):
     async def _shut_down(self) -> None:
         self._write_out()
         before, reason = self._lifeline.phase, self._gone()
-        unsent = await self._lifeline.close(GOODBYE, reason)
+        unsent = await self._lifeline.close(GOODBYE if self._goodbye is None else self._goodbye, reason)
         self._drop_posted()
         if unsent := unsent + self._outbox.size:
             self.report(

@@ -115,6 +115,10 @@ class PublishingConnection(BaseConnection):
             self._schedule()
         return True
 
+    def push(self) -> None:
+        """Write what waits now, and not at the end of this turn: for answers that somebody waits for."""
+        self._write_out()
+
     async def written(self) -> None:
         """Write what waits, and wait until the socket's queue has room; nothing while there is no connection."""
         self._write_out()

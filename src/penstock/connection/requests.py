@@ -115,6 +115,7 @@ class Requests:
             raise DisconnectedError(
                 "There is no connection now.", remedy="It is being made again.", urls=self._connection.options.urls
             )
+        self._connection.push()  # it is in one piece already, and somebody waits for the answers
         future: asyncio.Future[None] = self._loop.create_future()
         self._await(key, subjects, future, timeout, hear)
         broken = self._connection.broken

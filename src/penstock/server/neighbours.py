@@ -18,7 +18,7 @@ from contextlib import closing, suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
-__all__ = ["server_using"]
+__all__ = ["process_holding", "server_using"]
 
 _STORE_DIR = re.compile(r"""\bstore_?dir["']?\s*[:=\s]\s*(?:"([^"\n]+)"|'([^'\n]+)'|([^\s"',;}]+))""", re.I)
 _STORE_FLAGS = ("sd", "store_dir")
@@ -40,6 +40,16 @@ def server_using(folder: str | Path, *, but: Collection[int] = (), ask: bool = T
         for name in filter(str.isdigit, os.listdir("/proc")):
             process = Path("/proc", name)
             if int(name) not in but and _is_nats_server(process) and _uses(process, streams, ask):
+                return int(name)
+    return None
+
+
+def process_holding(folder: str | Path) -> int | None:
+    """Give a process that has a file in this folder open, None if none is known."""
+    inside = f"{os.path.realpath(folder)}/"
+    with suppress(OSError):
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            if int(name) != os.getpid() and any(file.startswith(inside) for file in _open_files(Path("/proc", name))):
                 return int(name)
     return None
 

@@ -50,6 +50,8 @@ cdef class Bytes:
     cdef int text(self, bytes text) except -1
     @cython.locals(size=Py_ssize_t, place=Py_ssize_t)
     cdef int number(self, long long value) except -1
+    @cython.locals(rest="unsigned long long")
+    cdef int varint(self, long long value) except -1
     @cython.locals(size=Py_ssize_t)
     cdef bytes copy(self)
     cpdef bytearray take(self)

@@ -140,6 +140,26 @@ class Bytes:
             self.used += len(written)
         return 0
 
+    def varint(self, value: int) -> int:
+        """Add a number that is not negative, as protobuf writes it: seven bits a byte, the lowest first."""
+        if cython.compiled:
+            if self.used + 10 > self.room:
+                self._grow(10)
+            rest = cython.cast(cython.ulonglong, value)
+            while rest > 127:
+                self.items[self.used] = cython.cast(cython.uchar, rest & 127 | 128)
+                self.used += 1
+                rest >>= 7
+            self.items[self.used] = cython.cast(cython.uchar, rest)
+            self.used += 1
+        else:
+            while value > 127:
+                self.content.append(value & 127 | 128)
+                value >>= 7
+            self.content.append(value)
+            self.used = len(self.content)
+        return 0
+
     def copy(self) -> bytes:
         """Give a copy of the bytes and begin anew, in the same place."""
         size, self.used = self.used, 0

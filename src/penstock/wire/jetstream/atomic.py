@@ -28,7 +28,7 @@ from penstock.wire.jetstream import names
 from penstock.wire.jetstream.acked import hindrance
 from penstock.wire.jetstream.verdicts import Verdict, judge
 
-__all__ = ["MOST", "Attempts", "encode", "encode_rows", "lines", "marks", "new_id"]
+__all__ = ["MOST", "Attempts", "encode", "encode_rows", "lines", "mark_lines", "marks", "new_id"]
 
 MOST = 1000  # the server's limit
 _TRIES = 3  # for a batch that is incomplete: a message that the server drops makes it so for ever
@@ -50,6 +50,11 @@ def lines(headers: Mapping[str, str]) -> str:
     return "".join(f"{name}: {value}\r\n" for name, value in headers.items())
 
 
+def mark_lines(batch_id: str) -> tuple[bytes, bytes]:
+    """Give the lines that every message of a batch has, up to its number, and those that the last one has besides."""
+    return f"{names.BATCH_ID}: {batch_id}\r\n{names.BATCH_SEQUENCE}: ".encode(), f"{names.BATCH_COMMIT}: 1\r\n".encode()
+
+
 def encode(messages: Sequence[tuple[bytes, str, bytes]], batch_id: str, reply: bytes = b"", *, first: int = 1) -> bytes:
     """Write messages, each a subject, its own header lines and a payload, as the frames of a batch.
 
@@ -57,7 +62,7 @@ def encode(messages: Sequence[tuple[bytes, str, bytes]], batch_id: str, reply: b
     number of the first one in its batch.
     """
     found = []
-    mark, commit = f"{names.BATCH_ID}: {batch_id}\r\n{names.BATCH_SEQUENCE}: ", f"{names.BATCH_COMMIT}: 1\r\n"
+    mark, commit = (line.decode() for line in mark_lines(batch_id))
     for number, (subject, own, payload) in enumerate(messages, start=first):
         last = bool(reply) and number == first + len(messages) - 1
         header = f"NATS/1.0\r\n{own}{mark}{number}\r\n{commit if last else ''}\r\n".encode()

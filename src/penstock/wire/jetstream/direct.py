@@ -101,6 +101,14 @@ def answers_for(block: bytes | None) -> str:
     return value(block or b"", _STREAM).decode("utf-8", "replace")
 
 
+def is_answer_of(stream: str, block: bytes | None) -> bool:
+    """Tell whether a message that answers a direct get is of this stream, as `answers_for` says."""
+    if block is None:
+        return False
+    line = b"%b %b\r\n" % (_STREAM, stream.encode())
+    return block.startswith(line, block.rfind(_STREAM)) or answers_for(block) == stream
+
+
 def read_headers(block: bytes) -> dict[str, list[str]]:
     """Read headers, all values of each name in order; lines that are none, which anybody may store, do not count.
 

@@ -171,6 +171,7 @@ async def test_nobody_asks_jetstream_in_our_name(stan):
     await until(lambda: not stan.gateways[0].service.clients.by_id)
     info = await api_request(raw.connection, f"STREAM.INFO.{stan.stream('foo')}")
     assert info["state"]["messages"] == 1
+    await raw.connection.close()  # it answers what it takes for heartbeats: the deletion of the stream, afterwards
 
 
 async def test_a_server_that_takes_less_is_told(server, unique, caplog):

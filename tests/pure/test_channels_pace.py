@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.channels.store import Pace
+from penstock.channels.store import StoringPace
 
 
-def store(pace: Pace, count: int, each: float, batch: float) -> tuple[float, list[bool]]:
+def store(pace: StoringPace, count: int, each: float, batch: float) -> tuple[float, list[bool]]:
     """Store so many messages at these costs; give the seconds, and which parts were atomic batches."""
     seconds, ways = 0.0, []
     while count:
@@ -24,7 +24,7 @@ def store(pace: Pace, count: int, each: float, batch: float) -> tuple[float, lis
 @pytest.mark.parametrize(("each", "atomic"), [(0.001, True), (6e-6, False)])
 def test_the_quicker_way_is_found(count, each, atomic):
     """A server that syncs each message gets atomic batches, any other one single messages; trials cost little."""
-    pace = Pace()
+    pace = StoringPace()
     for _ in range(50):
         store(pace, count, each, 0.004)
     found = [store(pace, count, each, 0.004) for _ in range(1000)]
@@ -35,7 +35,7 @@ def test_the_quicker_way_is_found(count, each, atomic):
 
 def test_what_changes_is_noticed():
     """If the server begins to sync each message, the way changes at once; if it stops, a trial finds out."""
-    pace = Pace()
+    pace = StoringPace()
     for each, atomic in ((6e-6, False), (0.001, True), (6e-6, False)):
         for _ in range(5000):
             store(pace, 250, each, 0.004)
@@ -45,5 +45,5 @@ def test_what_changes_is_noticed():
 
 def test_few_messages_are_stored_one_by_one():
     """One message at a time is never an atomic batch, which would take longer than a sync of it."""
-    pace = Pace()
+    pace = StoringPace()
     assert not any(way for _ in range(100) for way in store(pace, 1, 0.0005, 0.004)[1])

@@ -35,7 +35,7 @@ from penstock.wire.jetstream.atomic import MOST, new_id
 from penstock.wire.jetstream.names import WRONG_LAST_SEQUENCE
 from penstock.wire.jetstream.verdicts import Verdict, judge, may_ask_again
 
-__all__ = ["MOST", "Pace", "Store"]
+__all__ = ["MOST", "Store", "StoringPace"]
 
 log = logging.getLogger("penstock.channels")
 
@@ -49,7 +49,7 @@ _AT_ONCE = 64  # requests to delete a message
 _SHORT = 2.0  # seconds for which a leader that does not know yet that it is none may say less than we know
 
 
-class Pace:
+class StoringPace:
     """Which way of storing a batch is quicker here: message by message, or as one atomic batch.
 
     An atomic batch costs a few milliseconds to set up and is synced to disk once; single messages cost next to nothing
@@ -92,7 +92,7 @@ class Store:
         self.cluster = cluster
         self.prefix = prefix
         self.replicas = replicas
-        self._pace = Pace()
+        self._pace = StoringPace()
         self._disk = disk  # if the server leaves the syncing to us
 
     async def _ask(self, method: str, body: object = None, **how: Any) -> dict[str, Any]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.channels.positions import Planned
     from penstock.channels.store import Store
     from penstock.connection import Connection
+    from penstock.options import ConnectionOptions
 
     Kept = OldStore | OldDatabase
 
@@ -74,13 +75,14 @@ async def migrate(
     _check_source(channels, source, from_monitor, [("--from-store", from_store), ("--from-sql", from_sql)], positions)
     check_names(from_cluster)
     check_names(cluster_id or from_cluster, subject_prefix, replicas)
+    address = _addressed(ctx, source, store)
     with _opened(from_store, from_sql, truncate=truncate_bad_eof, polynomial=crc_poly) as old:
         if old is not None and not dry_run:
             old.check_unused()
         cluster = cluster_id or (old.cluster_id if old is not None else from_cluster)
         check_names(cluster)
         job = _Migration(await _listed(channels or [], from_monitor, old), from_monitor, old, json=json)
-        async with _target(ctx, store) as client, _source(ctx, old, source, from_cluster) as opened:
+        async with _target(ctx, store) as client, _source(ctx, old, address, from_cluster) as opened:
             from penstock.channels.store import Store
 
             await job.run(
@@ -91,6 +93,19 @@ async def migrate(
                 verify=verify,
                 dry_run=dry_run,
             )
+
+
+def _addressed(ctx: typer.Context, source: str, folder: Path | None) -> ConnectionOptions:
+    """Check where to copy from and where to, before anything is asked or opened."""
+    from penstock.options import ConnectionOptions
+
+    if folder is not None and ctx.obj.names_a_server:
+        raise OptionError(
+            "--store is for the embedded server, and another one is named.",
+            remedy="Leave --store out, or leave out the server's address and context.",
+            option="--store",
+        )
+    return ConnectionOptions(source) if source else ConnectionOptions()
 
 
 @contextmanager
@@ -161,12 +176,6 @@ async def _target(ctx: typer.Context, folder: Path | None) -> AsyncIterator[Conn
         async with connected(ctx) as client:
             yield client
         return
-    if ctx.obj.names_a_server:
-        raise OptionError(
-            "--store is for the embedded server, and another one is named.",
-            remedy="Leave --store out, or leave out the server's address and context.",
-            option="--store",
-        )
     from penstock.channels.limits import PAYLOAD
     from penstock.options import ConnectionOptions
     from penstock.server import Server
@@ -177,17 +186,17 @@ async def _target(ctx: typer.Context, folder: Path | None) -> AsyncIterator[Conn
 
 
 @asynccontextmanager
-async def _source(ctx: typer.Context, old: Kept | None, source: str, from_cluster: str) -> AsyncIterator[ChannelSource]:
+async def _source(
+    ctx: typer.Context, old: Kept | None, address: ConnectionOptions, from_cluster: str
+) -> AsyncIterator[ChannelSource]:
     from penstock.channels import Client
     from penstock.channels.migrate import RunningServer
-    from penstock.options import ConnectionOptions
 
     if old is not None:
         yield old
         return
     client_id = f"penstock-{secrets.token_hex(6)}"
-    options = ConnectionOptions(source)
-    async with Client(options, cluster_id=from_cluster, client_id=client_id, connect_timeout=ctx.obj.seconds) as client:
+    async with Client(address, cluster_id=from_cluster, client_id=client_id, connect_timeout=ctx.obj.seconds) as client:
         yield RunningServer(client)
 
 

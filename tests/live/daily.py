@@ -132,6 +132,9 @@ async def left(url: str) -> dict[str, Any]:
                 if message:
                     headers = _headers(message.get("hdrs", ""))
                     messages[str(sequence)] = _object([message["subject"], headers, message.get("data")])
+            if stream["config"].get("sources"):  # what was replaced at its source in time has no place of its own here
+                messages = {str(place): each for place, each in enumerate(messages.values(), 1)}
+                state["first_seq"], state["last_seq"] = 1, len(messages)
             consumers = (await ask(f"CONSUMER.LIST.{name}"))["consumers"]
             if name.startswith("OBJ_"):  # `nats object` leaves those that it reads through to the server
                 state["consumer_count"], consumers = 0, []

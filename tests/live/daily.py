@@ -79,7 +79,10 @@ def day(url: str, run: Run) -> dict[str, Any]:
             key = f"{number:03d} {line.text}"
             printed[key] = {"ended well": status == 0}
             if line.compared == "json" and status == 0:
-                printed[key]["json"] = settled(_read(output))
+                found = settled(_read(output))
+                # `nats counter list` gives names in no order.
+                is_names = isinstance(found, list) and all(isinstance(each, str) for each in found)
+                printed[key]["json"] = sorted(found) if is_names else found
             elif line.compared == "lines":
                 sentences = ("Terminated message",)  # which `nats` prints among payloads
                 printed[key]["lines"] = sorted(text for text in output.splitlines() if text and text not in sentences)

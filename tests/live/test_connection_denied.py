@@ -119,6 +119,49 @@ async def test_a_denied_request_raises_at_once(nc: Connection, told: Told, free:
     assert told.errors == [], "who asked was told, nobody else"
 
 
+async def test_every_denial_is_told_once(nc: Connection, told: Told):
+    """Denials of requests that failed with the first of them tell nobody again; that of a plain publish is told."""
+    for _ in range(3):
+        asked = [asyncio.create_task(nc.request("closed.same", timeout=60)) for _ in range(3)]
+        await asyncio.sleep(0)  # the requests are sent before the message is
+        await nc.publish("closed.same", b"nobody waits for this one")
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(error) for error in outcomes] == [DeniedError] * 3
+        await nc.flush()
+        await eventually(lambda: told.errors, "the callback")
+        assert told.subjects == ["closed.same"], "of the four denials one had nobody who waited for it"
+        told.errors.clear()
+
+
+@pytest.mark.parametrize("pieces", ["together", "apart"])
+async def test_denials_that_come_in_any_number_of_pieces(told: Told, pieces: str):
+    """Whether the server's denials come in one piece or each on its own, the callback is told of the plain one only."""
+    denial = b"-ERR 'Permissions Violation for Publish to \"closed\"'\r\n"
+
+    async def play(talk: Talk) -> None:
+        await talk.welcome()
+        for _ in range(3):
+            await talk.hear(b"PUB closed ")
+        if pieces == "together":
+            await talk.say(denial * 3)
+        for number in range(3 if pieces == "apart" else 0):
+            await talk.say(denial)
+            await eventually(lambda number=number: nc.stats["errors_received"] > number, "the denial being heard")
+        await talk.serve()
+
+    async with peer(play) as (url, _), await connect(url, error_cb=told) as nc:
+        asked = [asyncio.create_task(nc.request("closed", timeout=60)) for _ in range(2)]
+        await asyncio.sleep(0)  # the requests are sent before the message is
+        await nc.publish("closed", b"")
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(error) for error in outcomes] == [DeniedError] * 2
+        await eventually(lambda: nc.stats["errors_received"] == 3, "all three denials")
+        await nc.flush()
+        await eventually(lambda: told.errors, "the callback")
+        await asyncio.sleep(0)  # whatever else is to be told is told by now
+        assert told.subjects == ["closed"]
+
+
 async def test_a_question_to_jetstream_that_is_denied(nc: Connection, told: Told):
     """The API of JetStream is closed to this login: each call says so at once, patience or not."""
     for call in (

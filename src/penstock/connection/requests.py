@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "Requests", "late"]
 
 _NOBODY = b"NATS/1.0 503"
+_MOST_OWED = 1024  # subjects; of one that was forgotten the error callback is told
 
 Make = Callable[[bytes], bytes]
 Hear = Callable[[bytes, bytes | None], bool]
@@ -63,6 +64,8 @@ class Requests:
         self._waiting: dict[bytes, _Waiting] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._rings = 0.0  # when the timer ends
+        self._owed: dict[str, int] = {}  # denials that are still to come for requests that have failed already
+        self._stretch = 0  # of the connection, in which these are owed
         self._loop = asyncio.get_running_loop()
 
     async def ask(self, subject: str, payload: Payload, timeout: float | None, headers: HeaderValues | None) -> Answer:
@@ -179,10 +182,30 @@ class Requests:
         concerned = [item for item in self._waiting.values() if inbox is not None or error.subject in item.subjects]
         if inbox is None and error.subject is not None and error.subject.startswith(self._prefix):
             concerned += [self._waiting[key] for key in (error.subject.encode(),) if key in self._waiting]
-        for item in concerned:
-            if not item.future.done():
-                item.future.set_exception(error)
-        return len(concerned)
+        fresh = [item for item in concerned if not item.future.done()]
+        for item in fresh:
+            item.future.set_exception(error)
+        if inbox is not None or error.subject is None:
+            return len(concerned)
+        return len(fresh) + self._denied_before(error.subject, concerned, len(fresh))
+
+    def _denied_before(self, subject: str, concerned: list[_Waiting], fresh: int) -> int:
+        """Tell whether a denial that fails nothing now belongs to what an earlier one has failed already.
+
+        The server denies every message on its own. The first denial of a subject fails all that wait for it, so that
+        the denials of the others are owed, and mean nothing new when they come. How many messages an exchange sent is
+        not known here: it takes what comes for as long as it is in the table.
+        """
+        if self._stretch != self._connection.stretch:
+            self._stretch = self._connection.stretch
+            self._owed.clear()
+        owed = self._owed.pop(subject, 0)
+        left = owed + fresh - 1
+        if left > 0:
+            self._owed[subject] = left
+            if len(self._owed) > _MOST_OWED:
+                del self._owed[next(iter(self._owed))]
+        return 0 if fresh else min(owed, 1) or sum(item.hear is not None for item in concerned)
 
     def end(self, reason: PenstockError) -> None:
         """Fail everything: the connection is closed."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import socket
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +32,7 @@ from penstock.server import Server
 from penstock.wire import protocol
 from penstock.wire.bulk import BulkConnection
 from penstock.wire.patience import Deadline
+from tests.live.connecting import free_port
 from tests.live.relay import make_stream, relayed, rows, speaking
 from tests.support import Authority, Key, Operator, Pair
 
@@ -49,12 +49,6 @@ def plain(server: Server) -> str:
 
 def works(bulk: BulkConnection) -> bool:
     return "memory" in bulk.api("INFO")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 # -- ways in -------------------------------------------------------------------------------------------------

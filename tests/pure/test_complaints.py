@@ -183,3 +183,21 @@ def test_anything_is_survived(text: str):
         found = read_complaint(form)
         assert isinstance(found, Complaint)
         assert isinstance(complaint_error(found, ()), PenstockError)
+
+
+@pytest.mark.parametrize(
+    ("said", "add"),
+    [
+        ('Publish to "orders.new"', 'publish: { allow: ["orders.new"] }'),
+        ('Publish to "$JS.ACK.S.c.1.2.3.4.5"', 'publish: { allow: ["$JS.ACK.S.c.>"] }'),
+        ('Publish to "$JS.API.CONSUMER.CREATE.S.x.orders.>"', 'publish: { allow: ["$JS.API.CONSUMER.CREATE.S.>"] }'),
+        ('Publish to "$JS.API.CONSUMER.CREATE.S"', 'publish: { allow: ["$JS.API.CONSUMER.CREATE.S"] }'),
+        ('Publish to "$JS.API.STREAM.INFO.S"', 'publish: { allow: ["$JS.API.STREAM.INFO.S"] }'),
+        ('Subscription to "_INBOX.abc.def"', 'subscribe: { allow: ["_INBOX.>"] }'),
+        ('Subscription to "acme.in.abc.def" using queue "q"', 'subscribe: { allow: ["acme.in.>"] }'),
+    ],
+)
+def test_a_denial_says_what_to_add(said: str, add: str):
+    """The remedy is what the configuration lacks: also for the next time, if a part of the subject is made up."""
+    error = complaint_error(read_complaint(f"Permissions Violation for {said}"), inbox="acme.in")
+    assert add in error.remedy

@@ -117,6 +117,8 @@ def test_a_stream_of_pieces_of_every_kind(form: Any) -> None:
         (BEGIN + piece(b"", 0, number(4) + b"\x00a\x01"), "block is broken"),
         (BEGIN + piece(b"", 0, number(4) + b"\x00a\x01\x05"), "block is broken"),
         (BEGIN + piece(b"", 0, number(9) + b"\x00a"), "block is broken"),
+        (BEGIN + piece(b"", 0, number(4) + b"\xfc\x00\x00\x00\x80a"), "block is broken"),
+        (BEGIN + piece(b"", 0, number(4) + b"\xfc\xff\xff\xff\xffa"), "block is broken"),
     ],
 )
 def test_what_is_no_s2_is_refused(form: Any, stream: bytes, what: str) -> None:

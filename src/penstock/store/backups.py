@@ -7,12 +7,12 @@ first bytes say, whatever the file is called.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import InputError, StoreDamagedError
+from penstock.json_text import load_json
 from penstock.store.entries import MAGIC, Entries
 from penstock.store.files import Folder
 from penstock.store.opening import open_file
@@ -43,7 +43,7 @@ def archive_of(folder: Folder) -> tuple[str, dict[str, Any]]:
             remedy="Name a folder that `penstock stream backup` or `nats stream backup` has written to its end.",
         )
     try:
-        meta = json.loads(folder.read(META) or b"")
+        meta = load_json(folder.read(META) or b"")
         name = meta["config"]["name"]
     except (ValueError, KeyError, TypeError) as error:
         raise damaged(folder, f"{META} is not the description of a stream") from error
@@ -171,7 +171,7 @@ class _Walk:
 
 def _state(content: bytes) -> dict[str, Any]:
     try:
-        state = json.loads(content)
+        state = load_json(content)
         numbers = [state.get(name, 0) for name in ("first_seq", "last_seq", "messages", "bytes", "consumer_count")]
     except (ValueError, AttributeError):
         raise Broken("its state.json is none") from None
@@ -185,7 +185,7 @@ class PartReader:
 
     def __init__(self, stream: str, wanted: Wanted) -> None:
         self.stream, self.wanted = stream, wanted
-        self.entries = Entries(wanted.start, wanted.end, **wanted.columns)
+        self.entries = Entries(wanted.start, wanted.end, **wanted.columns(stream))
         self.waiting = bytearray()
 
     def batches(self, part: Part) -> Iterator[pa.RecordBatch]:

@@ -52,7 +52,7 @@ class Decoder(Columns):  # type: ignore[misc]  # a class of C, to mypy, is any
     def _take(self, data: Any, position: int, end: int) -> int:
         self.stop = _NEED
         while position < end:
-            if self.rows >= self.max_rows or self.size >= self.max_bytes:
+            if self._is_full():
                 self.stop = _FULL
                 break
             size = self._one(data, position, end)

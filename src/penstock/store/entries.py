@@ -131,6 +131,8 @@ class Entries(Decoder):  # type: ignore[misc]  # a class of C, to mypy, is any
                 else:
                     value |= (byte & 127) << shift
                 if byte < 128:
+                    if shift == 63 and byte > 1:  # more than 64 bits
+                        break
                     self.place = place
                     return value
                 shift += 7

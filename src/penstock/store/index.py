@@ -93,7 +93,9 @@ class _Reader:
             value |= (byte & 127) << shift
             shift += 7
             if byte < 128:
-                return value & 0xFFFFFFFFFFFFFFFF
+                if value >> 64:
+                    raise Damaged("a number has more than 64 bits")
+                return value
             if shift > 63:
                 raise Damaged("a number has no end")
 
@@ -156,7 +158,7 @@ def _read_set(reader: _Reader) -> bytes:
         base = int.from_bytes(reader.take(8), "little")
         bits = reader.take(8 * words)
         reader.take(2)
-        if base % SPAN:
+        if base % SPAN or base >> 62:
             raise Damaged("a set of sequences has a piece that begins where none may")
         for at in range(0, len(bits), SPAN // 8):
             found[base + 8 * at] = bits[at : at + SPAN // 8]

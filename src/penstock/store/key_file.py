@@ -11,10 +11,10 @@ import base64
 import binascii
 import hashlib
 import hmac
-import json
 from typing import Any
 
 from penstock.errors import InputError
+from penstock.json_text import load_json
 
 __all__ = ["read_key_file", "reveal"]
 
@@ -26,7 +26,7 @@ _REMEDY = "Name the file that was written beside an obfuscated backup."
 def read_key_file(content: bytes, path: str) -> dict[str, str]:
     """Give the original of each word; InputError if the file is none, or was changed."""
     try:
-        told: Any = json.loads(content)
+        told: Any = load_json(content)
         version, words = told["version"], told["map"] or {}
         secret = base64.b64decode(told["secret"], validate=True)
     except (ValueError, KeyError, TypeError, binascii.Error):
@@ -34,9 +34,14 @@ def read_key_file(content: bytes, path: str) -> dict[str, str]:
     if version != 1 or len(secret) != _SECRET or not isinstance(words, dict):
         raise InputError(f"{path} is no key file that is known here.", remedy=_REMEDY)
     for word, original in words.items():
-        if not isinstance(original, str) or hide(original, secret) != word:
-            raise InputError(f"{path} was changed: {word} does not follow from its secret.", remedy=_REMEDY)
+        if not isinstance(original, str) or not _is_text(original) or hide(original, secret) != word:
+            raise InputError(f"{path} was changed: {word[:60]!r} does not follow from its secret.", remedy=_REMEDY)
     return words
+
+
+def _is_text(original: str) -> bool:
+    """Tell whether this can be a name: half a character cannot be written."""
+    return not any("\ud800" <= char <= "\udfff" for char in original)
 
 
 def hide(original: str, secret: bytes) -> str:

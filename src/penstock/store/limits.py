@@ -59,15 +59,19 @@ def _rows(name: str, segment: Segment, ttl: bool) -> Iterator[tuple[int, bytes, 
     records = Records(0, 1 << 62, max_rows=1 << 62, max_bytes=1 << 62, headers=True, verify=False, sized=True)
     records.open(key_of(name, segment.number))
     content = segment.place.load()
-    records.take(content, 0, len(content))
-    rows, sizes = records.close(), records.stored_sizes()
-    sequences, times = (memoryview(rows[key]).cast("B").cast("q") for key in ("sequence", "time"))
-    subjects = rows["subject"]
-    of_subject = memoryview(subjects[0]).cast("B").cast("i")
-    lives = _lives(rows) if ttl else {}
-    for place in range(len(sequences) - 1, -1, -1):
-        subject = bytes(subjects[1][of_subject[place] : of_subject[place + 1]])
-        yield sequences[place], subject, sizes[place], times[place], lives.get(place, 1 << 62)
+    position, parts = records.take(content, 0, len(content)), []
+    while records.rows:  # more than one part if its subjects are very long
+        parts.append((records.close(), records.stored_sizes()))
+        records.restart()
+        position = records.take(content, position, len(content))
+    for rows, sizes in reversed(parts):
+        sequences, times = (memoryview(rows[key]).cast("B").cast("q") for key in ("sequence", "time"))
+        subjects = rows["subject"]
+        of_subject = memoryview(subjects[0]).cast("B").cast("i")
+        lives = _lives(rows) if ttl else {}
+        for place in range(len(sequences) - 1, -1, -1):
+            subject = bytes(subjects[1][of_subject[place] : of_subject[place + 1]])
+            yield sequences[place], subject, sizes[place], times[place], lives.get(place, 1 << 62)
 
 
 def _lives(rows: dict[str, Any]) -> dict[int, int]:

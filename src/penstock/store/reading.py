@@ -11,7 +11,7 @@ from penstock.store.decoding import BROKEN, Decoder
 from penstock.store.graves import is_alive_between
 from penstock.store.places import Room
 from penstock.store.records import Records, key_of
-from penstock.wire.arrow import to_batch
+from penstock.wire.arrow import most_rows, to_batch
 from penstock.wire.columns import BEYOND
 
 if TYPE_CHECKING:
@@ -34,10 +34,10 @@ class Wanted:
     max_rows: int = 1 << 16
     max_bytes: int = 32 << 20
 
-    @property
-    def columns(self) -> dict[str, Any]:
-        """What a decoder needs to know."""
-        return {"max_rows": self.max_rows, "max_bytes": self.max_bytes, "headers": self.headers}
+    def columns(self, stream: str) -> dict[str, Any]:
+        """Give what a decoder of a stream needs to know."""
+        rows = most_rows(stream, self.max_rows)
+        return {"max_rows": rows, "max_bytes": self.max_bytes, "headers": self.headers}
 
 
 class BlockReader:
@@ -45,7 +45,7 @@ class BlockReader:
 
     def __init__(self, stream: str, wanted: Wanted) -> None:
         self.stream, self.wanted = stream, wanted
-        self.records = Records(wanted.start, wanted.end, **wanted.columns)
+        self.records = Records(wanted.start, wanted.end, **wanted.columns(stream))
         self.room = Room()
 
     def batches(self, segment: Segment) -> Iterator[pa.RecordBatch]:

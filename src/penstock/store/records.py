@@ -222,7 +222,8 @@ class Records(Decoder):  # type: ignore[misc]  # a class of C, to mypy, is any
                 return 0
             if self.kind == MESSAGE and not (self._is_split(data) and self._is_subject(data)):
                 return 0
-        self.time = time // 1000
+        # Rounded down also before 1970, which C does not do by itself.
+        self.time = time // 1000 if time >= 0 else -(-(time + 1) // 1000) - 1
         self.sequence = sequence & _SEQUENCE
         return size
 

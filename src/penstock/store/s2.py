@@ -172,7 +172,8 @@ def steps(data: Any, place: int, end: int, target: Any, room: int) -> int:
                     size |= data[place + part] << (8 * part)
                 place += more
             size += 1
-            if size > room - written or size > end - place:
+            # In C, four bytes with the highest bit set make a negative number.
+            if size < 1 or size > room - written or size > end - place:
                 return -1
             if cython.compiled:
                 memcpy(target + written, data + place, size)

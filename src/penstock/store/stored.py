@@ -9,13 +9,13 @@ message, because nothing else says what they had removed. What an older index sa
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import InputError, StoreDamagedError
+from penstock.json_text import load_json
 from penstock.store.checksums import Highway
 from penstock.store.files import Files, Folder
 from penstock.store.graves import Graves, members
@@ -135,7 +135,7 @@ def _meta(folder: Files) -> dict[str, Any]:
             remedy="Let a server that has the key make a backup of the stream: backups are not encrypted.",
         )
     try:
-        meta = json.loads(content[:_META_LIMIT])
+        meta = load_json(content[:_META_LIMIT])
         name = meta["name"]
     except (ValueError, KeyError, TypeError) as error:
         raise StoreDamagedError(

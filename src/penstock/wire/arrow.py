@@ -16,7 +16,7 @@ except ModuleNotFoundError as error:  # Arrow comes with the extra that brings S
         "Bulk reading and writing needs pyarrow, which is not installed.", remedy="Run: pip install 'penstock[spark]'."
     ) from error
 
-__all__ = ["HEADERS", "SCHEMA", "constant", "to_batch"]
+__all__ = ["HEADERS", "SCHEMA", "constant", "most_rows", "to_batch"]
 
 HEADERS = pa.map_(pa.string(), pa.list_(pa.string()))
 SCHEMA = pa.schema(
@@ -29,6 +29,7 @@ SCHEMA = pa.schema(
         pa.field("stream", pa.string(), nullable=False),
     ]
 )
+_CONSTANT = 1 << 28  # bytes of a column that says the same in every row; twice that, rounded up, still fits its offsets
 _NAME, _VALUES = HEADERS.key_field, HEADERS.item_field
 
 
@@ -110,6 +111,11 @@ def _first_bad(buffers: tuple[Any, Any], count: int) -> int | None:
         except UnicodeDecodeError:
             return place
     return None
+
+
+def most_rows(text: str, wanted: int) -> int:
+    """Give the rows that a batch may have, as many as wanted or fewer, so that `constant` gives no huge column."""
+    return min(wanted, max(1, _CONSTANT // max(1, len(text.encode()))))
 
 
 def constant(text: str, rows: int) -> pa.StringArray:

@@ -23,6 +23,7 @@ cdef extern from *:
     void penstock_huge_pages(void* start, size_t size) noexcept
 
 cdef Py_ssize_t _HUGE
+cdef long long _NARROW
 
 
 @cython.final

@@ -31,6 +31,7 @@ __all__ = ["COMPILED", "Bytes", "Lines", "Numbers", "Strings"]
 COMPILED: bool = bool(cython.compiled)
 
 LARGEST = 9223372036854775807
+_NARROW = 2147483647
 _HUGE = 4 * 1024 * 1024  # bytes from which on new memory is asked for in huge pages: small ones cost more than the copy
 
 
@@ -67,11 +68,16 @@ class Numbers:
         return 0
 
     def close(self, bits: int = 64) -> Any:
-        """Give the buffer, its numbers 64 or 32 bits wide; the column must not grow after this."""
+        """Give the buffer, its numbers 64 or 32 bits wide; the column must not grow after this.
+
+        OverflowError if a number does not fit: an offset that wraps around would be another place of the memory.
+        """
         if cython.compiled:
             if bits == 32:
                 narrow = cython.cast(cython.p_int, self.items)
                 for place in range(self.count):
+                    if self.items[place] > _NARROW:
+                        raise OverflowError("a number needs more than 32 bits")
                     narrow[place] = cython.cast(cython.int, self.items[place])
             PyByteArray_Resize(self.content, self.count * bits // 8)
             return self.content

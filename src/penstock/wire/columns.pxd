@@ -4,7 +4,7 @@ cimport cython
 from penstock.wire.buffers cimport Lines, Numbers, Strings
 
 
-cdef Py_ssize_t _MAX_LINE, _FEW_LINES
+cdef Py_ssize_t _MAX_LINE, _MAX_TEXT, _FEW_LINES
 
 
 cdef class Columns:
@@ -23,6 +23,7 @@ cdef class Columns:
     cdef bint with_headers
     cdef Py_ssize_t max_rows
     cdef long long max_bytes
+    cdef public Py_ssize_t max_text
     cdef Py_ssize_t max_payload
     cdef Lines lines
     cdef list spare
@@ -47,6 +48,7 @@ cdef class Columns:
 
     @cython.locals(data="const unsigned char*", position=Py_ssize_t, stop=Py_ssize_t)
     cpdef Py_ssize_t fill(self, bytearray buffer, Py_ssize_t start, Py_ssize_t end) except -1
+    cdef bint _is_full(self) noexcept nogil
     cdef int _row(self, const unsigned char* data, Py_ssize_t stop) except -1 nogil
     @cython.locals(
         limit=Py_ssize_t, headed=int, unfinished=bint, stop=Py_ssize_t, first=Py_ssize_t, subject_end=Py_ssize_t,

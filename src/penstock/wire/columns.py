@@ -37,7 +37,7 @@ if cython.compiled:
 else:
     from penstock.wire.buffers import Lines, Numbers, Strings, moment, number, same
 
-__all__ = ["BEYOND", "COMPILED", "DISORDER", "FULL", "NEED", "OTHER", "SKIPPED", "Columns"]
+__all__ = ["BEYOND", "COMPILED", "DISORDER", "FULL", "MOST_ROWS", "NEED", "OTHER", "SKIPPED", "Columns"]
 
 COMPILED: bool = bool(cython.compiled)
 
@@ -49,7 +49,9 @@ BEYOND = 3  # the next message lies behind the end of the range
 DISORDER = 4  # a delivery is missing or came twice
 SKIPPED = 5  # sequences are missing before the next message, and `strict` wants to know it
 
+MOST_ROWS = 16_777_216  # of a batch
 _MAX_LINE = 4096
+_MAX_TEXT = 268_435_456
 _LARGEST = 9223372036854775807
 _FEW_LINES = 32  # so many names are compared each with each; with more, a hostile block would make that slow
 
@@ -75,7 +77,9 @@ _TRANSPORT = (
 class Columns:
     """The rows of one batch, and the place of a read in its stream.
 
-    A batch takes rows until it has `max_rows` or `max_bytes` of payload and headers; `restart` begins the next one.
+    A batch takes rows until it has `max_rows`, `max_bytes` of payload and headers, or `max_text` bytes of subjects, so
+    that no column has more bytes than offsets of 32 bits can tell apart, also if text is escaped, which makes four
+    bytes of one; `restart` begins the next one.
     `stream` is the name that an answer to a direct get must carry.
     """
 
@@ -102,6 +106,7 @@ class Columns:
         self.wire_size = 0  # bytes as the server counts them against a pull request, since somebody set this to 0
         self.max_rows = max_rows
         self.max_bytes = max_bytes
+        self.max_text = _MAX_TEXT
         self.max_payload = max_payload
         self.with_headers = headers
         self.lines = Lines()
@@ -163,7 +168,7 @@ class Columns:
                 position = self._run(data, position, end)
                 if position >= end:
                     break
-            if self.rows >= self.max_rows or self.size >= self.max_bytes:
+            if self._is_full():
                 self.stop = FULL
                 break
             self.stop = self._line(data, position, end)
@@ -197,6 +202,10 @@ class Columns:
             position = stop + 2
         return position
 
+    def _is_full(self) -> bool:
+        """Tell whether the next row belongs to another batch."""
+        return self.rows >= self.max_rows or self.size >= self.max_bytes or self.subjects.used >= self.max_text
+
     def _run(self, data: Any, position: int, end: int) -> int:
         """Take a run of the commonest messages, without headers, as the plain form does it best: in one loop.
 
@@ -207,7 +216,7 @@ class Columns:
         subjects, payloads, maps = self.subjects, self.payloads, self.maps
         sequences, times, names = self.sequences, self.times, self.names.count
         upcoming, count, rows, size, wire_size = self.next, self.count, self.rows, self.size, self.wire_size
-        while rows < self.max_rows and size < self.max_bytes:
+        while rows < self.max_rows and size < self.max_bytes and len(subjects.content) < self.max_text:
             found = _BARE.match(data, position, end)
             if found is None:
                 break

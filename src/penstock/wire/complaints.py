@@ -214,7 +214,6 @@ _REMEDIES = {
     ComplaintKind.LOGIN: "Check the user, token or credentials; a secret in a URL must be percent-encoded.",
     ComplaintKind.BUSY: "Try again in a moment; if it stays so, the server has too many connections or too much to do.",
     ComplaintKind.EXPIRED: "Get new credentials from whoever issued these.",
-    ComplaintKind.DENIED: "The user needs the permission that the text names.",
     ComplaintKind.SUBSCRIPTIONS: "Use fewer subscriptions, or raise max_subscriptions of the server or the account.",
     ComplaintKind.SUBJECT: "A subject has no blanks and no empty parts between its dots.",
     ComplaintKind.PROTOCOL: "Send smaller messages and shorter subjects, or raise the server's limits.",
@@ -224,13 +223,52 @@ _REMEDIES = {
 }
 
 
+# Subjects that hold what changes with every use, and how many tokens of them stay the same.
+_LASTING = {
+    "_INBOX": 1,
+    "$JS.ACK": 4,  # the stream and the consumer
+    "$JS.API.CONSUMER.CREATE": 5,  # the stream; a consumer's name is often made up
+    "$JS.API.CONSUMER.DELETE": 5,
+    "$JS.API.DIRECT.GET": 5,
+    "$JS.FC": 3,
+    "$JS.SNAPSHOT.ACK": 4,
+    "$JS.SNAPSHOT.RESTORE": 4,
+    "_STAN.acks": 2,
+}
+
+
+def permission(subject: str, inbox: str = "_INBOX") -> str:
+    """Give what to allow for a subject: itself, or what holds for the next use as well; `inbox` begins replies."""
+    for start, lasting in ({inbox: inbox.count(".") + 1} | _LASTING).items():
+        tokens = subject.split(".")
+        if subject.startswith(f"{start}.") and len(tokens) > lasting:
+            return ".".join((*tokens[:lasting], ">"))
+    return subject
+
+
+def _permit(complaint: Complaint, inbox: str) -> str:
+    """Say what to add to the server's configuration."""
+    if complaint.subject is None or complaint.operation is None:
+        return "The user needs the permission that the text names."
+    allowed = permission(complaint.subject, inbox)
+    return (
+        f'Add "{allowed}" to what the user may {complaint.operation} to: '
+        f'permissions {{ {complaint.operation}: {{ allow: ["{allowed}"] }} }}.'
+    )
+
+
 def complaint_error(
-    complaint: Complaint, urls: Sequence[str] | None = None, *, text: str | None = None
+    complaint: Complaint, urls: Sequence[str] | None = None, *, text: str | None = None, inbox: str = "_INBOX"
 ) -> PenstockError:
-    """Turn a complaint into our error; `urls` are masked, and so is `text`, the sentence as it may be shown."""
+    """Turn a complaint into our error; `urls` are masked, and so is `text`, the sentence as it may be shown.
+
+    `inbox` is what our reply subjects begin with.
+    """
     kind, what = _ERRORS[complaint.kind]
     said = (complaint.text if text is None else text) or "nothing"
     places = tuple(urls) if urls is not None else None
     known = {"urls": places, "subject": complaint.subject, "operation": complaint.operation}
     facts = {name: fact for name, fact in known.items() if name in kind.fact_names}
-    return kind(f"{what}: {said}.", remedy=_REMEDIES.get(complaint.kind, ""), **facts)
+    denied = complaint.kind is ComplaintKind.DENIED
+    remedy = _permit(read_complaint(said), inbox) if denied else _REMEDIES.get(complaint.kind, "")
+    return kind(f"{what}: {said}.", remedy=remedy, **facts)

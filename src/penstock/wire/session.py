@@ -46,6 +46,7 @@ LANGUAGE = "python-penstock"
 MAX_CONTROL_LINE = 4096  # nats-server's own limit unless it is told another one, which it never says
 MOST_PONGS = 8  # that wait to be sent; the server takes any of them for a sign of life
 _CLIENT_PORT = "Is it the client port of a NATS server, not the monitoring or cluster port?"
+_NO_FILES = "too many open files"  # the system's words for it
 _NO_CERTIFICATE = "The server wants a certificate of ours: give tls_cert and tls_key."
 _OUR_CERTIFICATE = "The server does not take our certificate: is it signed by an authority that the server trusts?"
 
@@ -254,13 +255,20 @@ class Session:
             self.last_words = complaint  # the server hangs up next, and `ended` tells why
             return None
         self.complaint = complaint
-        return complaint_error(complaint, self.options.urls, text=self.options.scrub(complaint.text))
+        said = self.options.scrub(complaint.text)
+        return complaint_error(complaint, self.options.urls, text=said, inbox=self.options.inbox_prefix)
 
     # -- the end --------------------------------------------------------------------------------------------------
 
     def ended(self, reason: str) -> LinkError:
         """Give the error for a connection that ended, by what is known: the state, and what the server said last."""
+        if self.secure and self.state in (State.GREETING, State.LOGIN) and "alert" in reason:
+            # With TLS 1.3 the handshake is done for us before the server has looked at our certificate.
+            return self.tls_failed(reason)
         if self.state is State.SECURING:
+            if self.info.get("tls_verify") and self.options.tls_cert is None:
+                # It refuses us for sure; its hanging up may overtake the alert that says so.
+                return self.tls_failed("the server wants a certificate that it trusts, and hung up")
             what = f"{self.url} closed the connection during the TLS handshake: {reason}."
             return self._end(UnreachableError, what, _CLIENT_PORT)
         if self.state is State.GREETING:
@@ -350,6 +358,8 @@ class Session:
         if "mismatch" in reason:
             return "Use an address that the certificate names, or give the name it carries as tls_hostname."
         if "wrong version" in reason or "record layer" in reason:
+            if self.url.startswith("wss:"):
+                return "Is it the port of the server's websocket block? A port for clients has a tls:// address."
             return "It does not begin with TLS: leave tls_first out, and check the port."
         if given.tls_ca is None:
             return "Is its certificate signed by an authority that this machine trusts? If not, give tls_ca."
@@ -366,6 +376,9 @@ def _login_kind(given: ConnectionOptions) -> str:
 
 def unreachable(options: ConnectionOptions, url: str, reason: str) -> UnreachableError:
     """Give the error for an address where no connection can be opened at all."""
+    if _NO_FILES in reason.lower():
+        what = f"No connection to {url} can be opened: this process has as many files open as it may."
+        return UnreachableError(what, remedy="Raise the limit (ulimit -n), or close connections.", urls=options.urls)
     return UnreachableError(
         f"No NATS server answers at {url}: {reason.rstrip('.')}.",
         remedy="Is it running, and is the address right? `penstock server run` starts one.",

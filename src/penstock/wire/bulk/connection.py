@@ -237,7 +237,7 @@ class BulkConnection:
         subjects: str | Iterable[str] | None = None,
         *,
         batch_rows: int = 65_536,
-        batch_bytes: int = 32 * 1024 * 1024,
+        batch_bytes: int = 16 * 1024 * 1024,  # above 32 MiB memory would come from the system anew for each batch
         window_bytes: int = 16 * 1024 * 1024,
         headers: bool = True,
         payloads: bool = True,

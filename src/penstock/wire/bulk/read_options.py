@@ -8,8 +8,10 @@ from typing import Any
 
 from penstock.errors import DataLossError, InputError
 from penstock.wire import protocol
+from penstock.wire.columns import MOST_ROWS
+from penstock.wire.jetstream.answers import number, part
 
-__all__ = ["ReadOptions"]
+__all__ = ["ReadOptions", "allows_direct", "bounds"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class ReadOptions:
         if self.end is not None and self.end < self.start:
             raise InputError(f"The range [{self.start}, {self.end}) ends before it starts.", remedy="Swap its ends.")
         for name, least, most in (
-            ("batch_rows", 1, 16_777_216),
+            ("batch_rows", 1, MOST_ROWS),
             ("batch_bytes", 1, 1 << 30),  # with one message more, offsets of 32 bits still hold it
             ("window_bytes", 1024, 1 << 30),
         ):
@@ -64,6 +66,19 @@ class ReadOptions:
             last=last,
         )
 
+    def not_given(self, count: int, start: int, end: int, first: int, last: int) -> DataLossError:
+        """Say that the stream counts messages which it does not give."""
+        return DataLossError(
+            f"Stream {self.stream} counts {count} more messages in [{start}, {end}) than it gives: on the disk of its "
+            "server they are damaged.",
+            remedy="Bring it back from a backup or a replica; or allow the loss, and go on without them.",
+            stream=self.stream,
+            start=start,
+            end=end,
+            first=first,
+            last=last,
+        )
+
     def made_anew(self, created: str | None, first: int, last: int) -> DataLossError:
         """Say that another stream has taken the name while the range was being read."""
         return DataLossError(
@@ -75,3 +90,14 @@ class ReadOptions:
             first=first,
             last=last,
         )
+
+
+def allows_direct(info: dict[str, Any]) -> bool:
+    """Tell whether a stream gives messages directly."""
+    return bool(part(info, "config").get("allow_direct"))
+
+
+def bounds(info: dict[str, Any]) -> tuple[int, int]:
+    """Read the first and the last sequence of a stream."""
+    state = part(info, "state")
+    return number(state, "first_seq"), number(state, "last_seq")

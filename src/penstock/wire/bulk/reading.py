@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.errors import (
+    DataLossError,
     DeadlineError,
     DisconnectedError,
     JetStreamError,
@@ -34,8 +35,8 @@ from penstock.errors import (
 )
 from penstock.wire import columns as cols
 from penstock.wire import protocol
-from penstock.wire.arrow import to_batch
-from penstock.wire.bulk.read_options import ReadOptions
+from penstock.wire.arrow import most_rows, to_batch
+from penstock.wire.bulk.read_options import ReadOptions, allows_direct, bounds
 from penstock.wire.jetstream import direct, names, pull
 from penstock.wire.jetstream.answers import StatusKind, number, part, read_status
 from penstock.wire.jetstream.questions import Question
@@ -55,6 +56,7 @@ SILENCE = 5.0  # seconds without a byte after which a consumer is taken for dead
 MOST_ASKS = 16  # gaps of one read about which the leader is asked one by one
 SETTLE = 3.0  # seconds that a stream with replicas gets to show the end of a range
 NANOSECONDS = 1_000_000_000
+ESCAPED_BYTES = 1 << 28  # of a batch whose text may be escaped: each byte can become four
 INACTIVE = 60  # seconds after which the server removes a consumer that we could not delete
 # The stream's retention or limits forbid a consumer of ours; direct get needs none.
 NO_CONSUMER = {10026, 10084, 10099, 10100}
@@ -74,8 +76,8 @@ class Reading:
         self.columns = cols.Columns(
             options.start,
             options.end or options.start,
-            max_rows=options.batch_rows,
-            max_bytes=options.batch_bytes,
+            max_rows=most_rows(options.stream, options.batch_rows),
+            max_bytes=min(options.batch_bytes, ESCAPED_BYTES) if options.escape else options.batch_bytes,
             max_payload=protocol.MAX_PAYLOAD,
             headers=options.headers,
             stream=options.stream.encode(),
@@ -85,6 +87,9 @@ class Reading:
         self._progress()
         self.done = False
         self.given = False  # whether any row was read
+        self.begun = options.start  # where the range begins in the stream as it was found
+        self.rows = 0  # in the batches so far
+        self.damaged = 0  # messages that the stream counts and does not give, as far as it was told
         self.direct: bool | None = None  # which of the two ways is taken; None until the stream was looked at
         self.no_consumer = False
         self.asks = 0  # how many gaps the leader is still asked about
@@ -153,6 +158,7 @@ class Reading:
         time.sleep(self.patience.pause(error))
 
     def _flush(self) -> None:
+        self.rows += self.columns.rows
         self.ready.append(to_batch(self.columns.close(), self.options.stream, escape=self.options.escape))
         self.given = True
         self.columns.restart()
@@ -189,12 +195,12 @@ class Reading:
         """Look at the stream, hold the range against what it has, and choose the way."""
         info = self.options.info or self._look()
         self.created = info.get("created")
-        first, last = _bounds(info)
+        first, last = bounds(info)
         start, end = self.options.start, self.options.end if self.options.end is not None else last + 1
         if end > last + 1 or (start < first and start < end):
             self._lose(start, first, last)
             start, end = max(start, first), min(end, last + 1)
-        self.columns.next, self.columns.end = start, end
+        self.columns.next, self.columns.end, self.begun = start, end, start
         self.done = start >= end
         # Of several replicas one may lack what the leader has: it is not believed that something is gone, unless so
         # much is that asking for each gap is out of the question.
@@ -203,7 +209,7 @@ class Reading:
         self.asks = MOST_ASKS if part(info, "state").get("num_deleted", 0) <= MOST_ASKS else 0
         # Direct get knows one subject, and sends all.
         fitting = len(self.options.subjects) <= (0 if replicated else 1) and self.options.payloads
-        self.direct = fitting and end - start <= DIRECT_ROWS and _allows_direct(info)
+        self.direct = fitting and end - start <= DIRECT_ROWS and allows_direct(info)
 
     def _look(self) -> dict[str, Any]:
         """Ask how the stream stands.
@@ -214,13 +220,15 @@ class Reading:
         patience = self.deadline.within(SETTLE)
         while True:
             info = self._info()
-            behind = self.options.end is not None and _bounds(info)[1] + 1 < self.options.end
+            behind = self.options.end is not None and bounds(info)[1] + 1 < self.options.end
             if not behind or number(part(info, "config"), "num_replicas", 1) == 1 or patience.left == 0:
                 return info
             time.sleep(min(0.1, patience.left))
 
     def _lose(self, start: int, first: int, last: int) -> None:
-        error = self.options.loss(start, first, last)
+        self._tell(self.options.loss(start, first, last))
+
+    def _tell(self, error: DataLossError) -> None:
         if self.options.on_loss is None:
             raise error
         self.options.on_loss(error)
@@ -246,13 +254,33 @@ class Reading:
         If it still begins before the first skipped sequence, what was skipped had been deleted one by one; if not,
         retention may have overtaken us.
         """
-        first, last = _bounds(info)
+        first, last = bounds(info)
         if info.get("created") != self.created:
             # Rows of another stream may have been given already: no loss that may be allowed.
             raise self.options.made_anew(info.get("created"), first, last)
         doubt, self.doubt = self.doubt, 0
         if doubt and first > doubt:
             self._lose(doubt, first, last)
+        if first <= self.begun and not self.options.subjects:
+            self._count(info, first, last)
+
+    def _count(self, info: dict[str, Any], first: int, last: int) -> None:
+        """Hold what was skipped against what the stream counts as deleted.
+
+        A message whose bytes on the disk are not what their checksum says is passed over by the server without a word,
+        by consumers and by direct get; it is counted on among those that are there. So whoever counts finds it.
+        """
+        patience, at = self.deadline.within(SETTLE), self.columns.end if self.done else self.columns.next
+        missing = at - self.begun - self.rows - self.columns.rows - self.damaged
+        while missing > (deleted := number(part(info, "state"), "num_deleted", 0)):
+            if patience.left == 0:  # what a replica has deleted, the leader may not have applied yet
+                self.damaged += missing - deleted
+                return self._tell(self.options.not_given(missing - deleted, self.begun, at, first, last))
+            time.sleep(min(0.2, patience.left))
+            info = self._info()
+            if bounds(info)[0] > self.begun:
+                return None
+        return None
 
     def _settle(self) -> None:
         """Have the leader's word at the end: on the stream, and on what is missing there."""
@@ -448,7 +476,7 @@ class Reading:
         try:
             self._ask(method, body)
         except JetStreamError as error:
-            if error.err_code in NO_CONSUMER and len(subjects) < 2 and _allows_direct(self._info()):
+            if error.err_code in NO_CONSUMER and len(subjects) < 2 and allows_direct(self._info()):
                 self.direct = self.no_consumer = True
                 return
             raise
@@ -463,13 +491,3 @@ class Reading:
         self.columns.sid = 0
         while not isinstance(self.wire.next_event(self.deadline), protocol.Pong):
             self.deadline.check()
-
-
-def _allows_direct(info: dict[str, Any]) -> bool:
-    return bool(part(info, "config").get("allow_direct"))
-
-
-def _bounds(info: dict[str, Any]) -> tuple[int, int]:
-    """Read the first and the last sequence of a stream."""
-    state = part(info, "state")
-    return number(state, "first_seq"), number(state, "last_seq")

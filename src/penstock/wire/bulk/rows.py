@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import InputError, LocalProtocolError
 from penstock.wire import frames, protocol
-from penstock.wire.arrow import HEADERS, constant
+from penstock.wire.arrow import HEADERS, constant, most_rows
 from penstock.wire.subjects import covers
 
 __all__ = ["Source", "offsets", "texts"]
@@ -55,10 +55,12 @@ class Source:
                     f"publish was given {type(batch).__name__} for a record batch.",
                     remedy="Give pyarrow RecordBatches, one of them, or a Table.",
                 )
-            if batch.num_rows:
-                rows = self._rows(batch)
+            step = batch.num_rows if self._subject is None else most_rows(self._subject, batch.num_rows)
+            for start in range(0, batch.num_rows, max(step, 1)):
+                part = batch.slice(start, step)
+                rows = self._rows(part)
                 first = self.given
-                self.given += batch.num_rows
+                self.given += part.num_rows
                 yield first, rows
 
     def _rows(self, batch: pa.RecordBatch) -> frames.Rows:
@@ -96,7 +98,10 @@ class Source:
             return column
         try:
             return column.cast(kind)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowCapacityError) as error:
+            if "too large" in str(error) or isinstance(error, pa.ArrowCapacityError):
+                what = f"Column {name} of a batch has more than 2 GiB."
+                raise InputError(what, remedy="Give batches with fewer rows.") from None
             raise InputError(
                 f"Column {name} has the type {column.type}, and {kind} is wanted.", remedy="Convert it."
             ) from None

@@ -233,7 +233,8 @@ class BlockingWire:
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return False
         except OSError as error:
-            raise self._gone(error.strerror or str(error)) from None
+            words = tls_reason(error) if isinstance(error, ssl.SSLError) else error.strerror or str(error)
+            raise self._gone(words) from None
         finally:
             room.release()
         if size == 0:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import ConditionError, JetStreamError, NoRespondersError, NotFoundError, RemoteProtocolError
+from penstock.json_text import load_json
 from penstock.wire.jetstream import conditions
 from penstock.wire.jetstream.verdicts import Verdict
 
@@ -42,8 +42,8 @@ def read_json(payload: bytes | bytearray | memoryview) -> dict[str, Any]:
     """Read a JSON object."""
     try:
         # Only UTF-8: the library would guess UTF-16 and UTF-32 too.
-        answer = json.loads(str(payload, "utf-8"))
-    except (ValueError, RecursionError):  # ValueError also for numbers of more than 4,300 digits
+        answer = load_json(str(payload, "utf-8"))
+    except ValueError:  # ValueError also for numbers of more than 4,300 digits
         raise RemoteProtocolError("The JetStream API answered something that is no JSON.", place=0) from None
     if not isinstance(answer, dict):
         raise RemoteProtocolError("The JetStream API answered something that is no object.", place=0)

@@ -50,6 +50,7 @@ __all__ = [
     "SERVICE_ERROR",
     "SERVICE_ERROR_CODE",
     "STREAM",
+    "STREAM_NOT_FOUND",
     "SUBJECT",
     "SUBJECTS_OVERLAP",
     "TIME",
@@ -81,6 +82,7 @@ __all__ = [
 NO_MESSAGE = 10037
 SUBJECTS_OVERLAP = 10065
 WRONG_LAST_ID = 10070
+STREAM_NOT_FOUND = 10059
 WRONG_LAST_SEQUENCE = 10071
 SEQUENCE_IN_DOUBT = 10164  # another write of the subject is under way, so that nobody can tell yet
 CONDITION_FAILED = frozenset({WRONG_LAST_SEQUENCE, SEQUENCE_IN_DOUBT})

@@ -295,3 +295,25 @@ async def test_a_connection_that_breaks_in_the_middle_of_a_batch(stan, server):
             found, _ = await store.fetch(stream, list(range(len(kept) + 1, 601)))
             kept |= found
         assert [kept[sequence].data for sequence in range(1, 601)] == contents
+
+
+async def test_little_room_for_the_newest_messages_loses_none(stan, monkeypatch):
+    """What is no longer in memory comes from the stream, in order, each once, also between what others wrote there."""
+    monkeypatch.setattr("penstock.channels.channel._RECENT", 30_000)
+    gateway = await stan.serve()
+    client, connection = await stan.client(), await stan.connection()
+    for number in range(1, 61):
+        for channel in ("one", "two", "three"):
+            await client.publish(channel, b"%d" % number)
+        if number % 20 == 0:
+            await connection.request(f"{stan.cluster}.one", b"other")
+    assert 0 < gateway.service.shared.recent.used <= 30_000
+    for channel, count in (("one", 63), ("two", 60), ("three", 60)):
+        recent = gateway.service.channels[channel].recent
+        assert recent.size > 0
+        assert 1 not in recent
+        got = Got()
+        await client.subscribe(channel, got, start="First")
+        await got.stays(count)
+        assert got.sequences == list(range(1, count + 1))
+        assert [data for data in got.data if data != b"other"] == [b"%d" % number for number in range(1, 61)]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.channels.limits import ChannelLimits, Limits
-from penstock.channels.state import read_state
+from penstock.channels.state import State, read_state
 from penstock.connection import api_request
 from penstock.errors import ChannelError, DeadlineError, DisconnectedError, InputError, JetStreamError
 from penstock.jetstream.snapshot import backup, restore
@@ -400,6 +400,28 @@ async def test_a_state_that_is_deleted_under_a_gateway_is_made_again(stan, caplo
     assert gateway.leading
     assert "in which the state is kept, was deleted" in caplog.text
     assert "was purged or put back" in caplog.text
+
+
+async def test_a_state_that_is_deleted_while_nobody_leads_is_made_again(stan, monkeypatch, caplog):
+    """A gateway that lost its place, and its state, says so, and serves again with a new one."""
+    gateway = await filled(stan, 3)
+    serving = asyncio.Event()
+    take = gateway._lease.take
+
+    async def later() -> None:
+        await serving.wait()
+        await take()
+
+    monkeypatch.setattr(gateway._lease, "take", later)
+    rival = State(await stan.connection(), stan.cluster)
+    place, _ = await rival.last("lead")
+    assert await rival.lead(place)
+    await until(lambda: not gateway.leading)
+    await api_request(await stan.connection(), f"STREAM.DELETE.{stan.cluster}=state")
+    serving.set()
+    await until(lambda: gateway.leading)
+    assert "in which the state is kept, was deleted" in caplog.text
+    assert "stream not found" not in caplog.text
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from itertools import pairwise
 
 import pytest
 
-from penstock.channels import Message
+from penstock.channels import Client, Message
 from penstock.connection.tasks import end
+from tests.live.command import environment
+from tests.live.connecting import free_port
 from tests.live.stan import Got, until
-from tests.live.test_channels_faults import gateways, publish_surely
+from tests.live.test_channels_faults import Child, gateways, publish_surely
 
 KINDS = {
     "plain": {},
@@ -84,6 +87,42 @@ async def test_no_repeat_without_its_mark(stan, tmp_path, kills):
         for name, members in kinds.items():
             await all_come(name, members, wanted)
             check_marks(members)
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(15, marks=pytest.mark.heavy)])
+async def test_a_gateway_that_syncs_is_killed_with_its_server(tmp_path, kills):
+    """Whoever syncs: what was acknowledged is there after kill -9 of both, and what comes again is marked."""
+    chance, port, children = random.Random(kills), free_port(), list[Child]()
+
+    async def start() -> Child:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "penstock", "channels", "serve", "--store", str(tmp_path / "store")),
+            *("--port", str(port), "--no-auth", "--sync", "acked"),
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            env=environment(tmp_path),
+        )
+        children.append(child := Child(process))
+        await child.wait_for("Serving")
+        return child
+
+    got, total = Got(), 500 * kills
+    try:
+        gateway = await start()
+        client = Client(f"nats://127.0.0.1:{port}", client_id="me", ack_timeout=1.0, ping_interval=600)
+        async with client:
+            await client.subscribe("foo", got, durable="d", ack_wait=1)
+            traffic = asyncio.ensure_future(publish_surely(client, "foo", range(total), window=128))
+            for _ in range(kills):
+                await got.count(min(total, len(got) + chance.randrange(20, 300)), timeout=60)
+                await gateway.kill()
+                gateway = await start()
+            await traffic
+            await all_come("durable", [got], {b"%d" % number for number in range(total)})
+        check_marks([got])
+    finally:
+        for child in children:
+            await child.kill()
 
 
 async def test_what_was_sent_after_the_last_write_of_the_state(stan, monkeypatch):

@@ -7,6 +7,7 @@ import json
 import urllib.error
 import urllib.request
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -113,6 +114,7 @@ async def test_pages_of_the_nats_server(stan, server):
         assert (status, field in json.loads(content)) == (200, True)
     assert json.loads((await get(url, "/connz?limit=1"))[1])["limit"] == 1
     assert (await get(url, "/routez"))[0] == 200
+    assert urlsplit(server.monitor_urls[0]).path not in (await get(url, "/varz"))[1], "the way to all other pages"
     direct = server.monitor_urls[0]
     for _ in range(100):  # other tests make and delete streams of this server, which is unwell for moments
         before, shown, after = [await get(page, "/healthz") for page in (direct, url, direct)]

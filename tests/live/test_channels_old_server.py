@@ -8,8 +8,8 @@ import json
 import os
 import shutil
 import signal
-import socket
 import stat
+import subprocess
 import sys
 import urllib.request
 from contextlib import asynccontextmanager
@@ -22,18 +22,13 @@ from penstock.connection import connect
 from penstock.errors import LoginError
 from penstock.options import ConnectionOptions
 from tests.live.command import Command
+from tests.live.connecting import free_port
 from tests.live.inprocess import invoke
 from tests.live.stan import Got
 from tests.old_store import GOLDEN
 from tests.support import Authority
 
 OLD = shutil.which("nats-streaming-server")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @asynccontextmanager
@@ -247,3 +242,27 @@ streaming {
     finally:
         process.terminate()
         await process.wait()
+
+
+def test_the_distribution_installs_the_command_of_the_old_name(tmp_path):
+    """Its wheel holds nothing but a script of that name, which understands the old flags."""
+    folder = Path(__file__).parents[2] / "packages" / "streaming-server"
+    source = shutil.copytree(folder, tmp_path / "source")
+    built = subprocess.run(
+        [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", ".", source],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    assert {path.name for path in tmp_path.iterdir() if path.suffix == ".py"} == set()
+    done = subprocess.run(
+        [sys.executable, tmp_path / "bin" / "nats-streaming-server", "-v"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("penstock ")
+    wrong = subprocess.run(
+        [sys.executable, tmp_path / "bin" / "nats-streaming-server", "-store", "TAPE"], capture_output=True, text=True
+    )
+    assert wrong.returncode == 2
+    assert "The store TAPE cannot be used here." in wrong.stderr

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.channels.channel import Recent
 from penstock.channels.delivery import Group, Member
 from penstock.channels.limits import ChannelLimits, Limits, gather_limits, parse_limits
 from penstock.channels.messages import ChannelStream, encode, quote_reply, read_message
 from penstock.channels.names import channel_of, is_channel, is_client, is_inbox, stream_name, subject_name
 from penstock.channels.options import GatewayOptions
+from penstock.channels.recent import Recent, RecentRoom, _memory
 from penstock.channels.state_records import (
     ClientRecord,
     MemberRecord,
@@ -264,11 +264,14 @@ def test_stored_messages_of_others():
         read_message(b"x", b"NATS/1.0\r\n\r\n")
 
 
+BESIDE = _memory(encoded_of(1, b"")) - encoded_of(1, b"").size  # what a piece of one message takes beside it
+
+
 def test_recent_messages_stay_within_their_bound():
     """The newest messages are kept, up to a number of bytes."""
     large = b"x" * 60_000  # those that are smaller are put together, and go together
     size = encoded_of(1, large).size
-    recent = Recent(3 * size)
+    recent = Recent(RecentRoom(3 * (size + BESIDE)))
     for sequence in range(1, 6):
         recent.add(encoded_of(sequence, large))
     assert [sequence for sequence in range(1, 6) if sequence in recent] == [3, 4, 5]
@@ -281,9 +284,45 @@ def test_recent_messages_stay_within_their_bound():
     assert 6 not in recent
 
 
+def test_recent_messages_of_all_channels_share_one_room():
+    """What came first makes room, whatever clocks say; one that ended takes none, an idle one keeps none for long."""
+    large = b"x" * 70_000
+    size = encoded_of(1, large).size
+    each = size + BESIDE
+    room = RecentRoom(4 * each)
+    first, second, third = Recent(room), Recent(room), Recent(room)
+    for time, recent, sequence in ((9, first, 1), (8, second, 1), (7, first, 2), (6, second, 2), (5, third, 1)):
+        recent.add(encoded_of(sequence, large, time=time))
+    assert [1 in first, 2 in first, 1 in second, 2 in second, 1 in third] == [False, True, True, True, True]
+    first.close()
+    assert room.used == 3 * each
+    for sequence in range(2, 6):
+        third.add(encoded_of(sequence, large))
+    assert [second.size, third.size, room.used] == [0, 4 * size, 4 * each], "one channel may have all of it"
+    second.add(encoded_of(3, large))
+    assert [second.size, third.size] == [size, 3 * size]
+    for recent in (second, third):
+        recent.close()
+    assert (room.used, room._oldest) == (0, [])
+
+
+def test_recent_messages_with_gaps_are_bounded_by_what_they_take():
+    """Messages between which others wrote stay pieces of their own: their memory counts, not their bytes alone."""
+    room = RecentRoom(1 << 20)
+    recent = Recent(room)
+    for sequence in range(1, 4001, 2):
+        recent.add(encoded_of(sequence, b"x"))
+    assert room.used <= 1 << 20
+    assert len(recent._pieces) < (1 << 20) // 1024
+    assert 3999 in recent
+    for sequence in range(4001, 4101):  # these are joined, and take less then
+        recent.add(encoded_of(sequence, b"x" * 1000))
+    assert room.used == sum(map(_memory, recent._pieces))
+
+
 def test_recent_messages_are_found_one_by_one():
     """Small messages stand together in memory, and each is found as it was encoded; what others wrote is not there."""
-    recent = Recent(1 << 20)
+    recent = Recent(RecentRoom(1 << 20))
     for sequence in (1, 2, 3, 5, 6):
         recent.add(encoded_of(sequence, b"%d" % sequence))
     assert [recent.get(sequence) for sequence in range(8)] == [
@@ -352,7 +391,7 @@ def test_the_last_member_leaves(durable, queue, unsubscribe, stays):
 @given(st.lists(st.tuples(st.integers(1, 2), st.integers(1, 40), st.sampled_from([0, 10, 900, 30_000])), max_size=60))
 def test_recent_messages_are_the_newest_whatever_came(pieces):
     """Whatever the sizes and gaps of what is stored, what is kept are the newest messages, as they were encoded."""
-    recent, contents, last = Recent(200_000), {}, 0
+    recent, contents, last = Recent(RecentRoom(250_000)), {}, 0
     for step, count, size in pieces:
         filling = [b"%d" % number + b"x" * size for number in range(count)]
         piece = encoded_of(last + step, *filling[: 200_000 // (size + 40)])
@@ -362,7 +401,7 @@ def test_recent_messages_are_the_newest_whatever_came(pieces):
     kept = {sequence: content for sequence, content in contents.items() if sequence in recent}
     assert all(recent.get(sequence) == content for sequence, content in kept.items())
     assert list(kept) == list(contents)[len(contents) - len(kept) :]
-    assert recent.size == sum(map(len, kept.values())) <= 200_000
+    assert recent.size == sum(map(len, kept.values())) <= 250_000
     assert not any(sequence in recent for sequence in range(last + 2) if sequence not in contents)
     recent.drop_before(last + 1)
     assert recent.size == 0

@@ -160,6 +160,20 @@ def test_nobody_is_let_in_by_default():
     assert "Anybody who reaches 0.0.0.0" in made.notes[0]
 
 
+def test_the_gateway_syncs_what_it_knows_the_place_of(tmp_path):
+    """A file store is synced before an ack, as ever: by the gateway, or by the server if accounts are told apart."""
+    store = ("-store", "FILE", "-dir", str(tmp_path / "store"))
+    made = plan(*store)
+    assert (made.syncs, made.server["sync"]) == (True, "2m")
+    made = plan(*store, "-file_sync=false")
+    assert (made.syncs, made.server["sync"]) == (False, "60s")
+    assert not plan().syncs
+    file = tmp_path / "accounts.conf"
+    file.write_text("accounts: { A: { jetstream: enabled, users: [ { user: a, password: p } ] } }\n")
+    made = plan(*store, "-c", str(file), "-user", "a", "-pass", "p")
+    assert (made.syncs, made.server["sync"]) == (False, "always")
+
+
 def test_a_whole_command_line(tmp_path):
     """Limits, heartbeats, store, syncing and monitoring mean what they did."""
     made = plan(
@@ -210,7 +224,6 @@ def test_a_whole_command_line(tmp_path):
     assert read_conf_text(made.server["config"]).values["jetstream"] == {"cipher": "aes", "key": "k"}
     assert (made.pid_file, made.url) == (Path("pid"), None)
     assert made.server["max_payload"] == PAYLOAD
-    assert plan("-store", "FILE", "-dir", str(tmp_path)).server["sync"] == "always"
     made = plan("-encrypt", "-encryption_cipher", "chacha", **{KEY_VARIABLE: "from outside"})
     assert read_conf_text(made.server["config"]).values["jetstream"] == {"cipher": "chacha", "key": "from outside"}
 

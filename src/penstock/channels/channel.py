@@ -9,16 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from bisect import bisect_right
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from operator import attrgetter
 from typing import Any
 
 from penstock.channels.client_writer import ClientWriter
 from penstock.channels.delivery import Group, Member
-from penstock.channels.encoded import Encoded, join
+from penstock.channels.encoded import Encoded
 from penstock.channels.messages import ChannelMessage, ChannelStream
+from penstock.channels.recent import Recent, RecentRoom
 from penstock.channels.state import State
 from penstock.channels.store import Store
 from penstock.channels.subscribers import Subscribers
@@ -27,14 +26,14 @@ from penstock.connection.tasks import end
 from penstock.errors import PenstockError
 from penstock.wire.jetstream.verdicts import may_ask_again
 
-__all__ = ["Channel", "GroupDelivery", "Recent", "Shared"]
+__all__ = ["Channel", "GroupDelivery", "Shared"]
 
 log = logging.getLogger("penstock.channels")
 
 _AHEAD = 1000  # messages that one read asks for; the store bounds their bytes, too
 _LOW = 512 * 1024  # with fewer bytes than this read ahead the next read begins, while these go out
 _HELD = 128 * 1024 * 1024  # read ahead by all groups together; beyond it each reads one message at a time
-_TOGETHER = 64 * 1024  # bytes of small pieces that are put together into one
+_RECENT = 64 * 1024 * 1024  # bytes of the newest messages of all channels together
 _FULL = 0.01  # until the server may have caught up
 _RETRY = 0.1
 _REFUSED = 1.0
@@ -50,6 +49,7 @@ class Shared:
         self.state = state
         self.reads = asyncio.Semaphore(16)
         self.held = 0  # bytes that all have read ahead
+        self.recent = RecentRoom(_RECENT)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -370,73 +370,13 @@ class GroupDelivery:
         member.sort_pending()
 
 
-class Recent:
-    """The newest messages of a channel, encoded, within a bound of bytes; the oldest make room for the newest."""
-
-    __slots__ = ("_loose", "_loose_bytes", "_pieces", "limit", "size")
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.size = 0
-        self._pieces: list[Encoded] = []  # in the order of their sequences
-        self._loose = 0  # how many of the last ones are small, and are to be joined
-        self._loose_bytes = 0
-
-    def __contains__(self, sequence: int) -> bool:
-        return self.find(sequence) is not None
-
-    def add(self, piece: Encoded) -> None:
-        """Keep messages; sequences come in order."""
-        large = piece.size >= _TOGETHER
-        if self._loose and (large or self._loose_bytes >= _TOGETHER or self._pieces[-1].last + 1 != piece.first):
-            self._join()
-        self.size += piece.size
-        self._pieces.append(piece)
-        if not large:
-            self._loose += 1
-            self._loose_bytes += piece.size
-        while self.size > self.limit and self._pieces:
-            self._drop()
-
-    def _join(self) -> None:
-        """Put small pieces that follow each other into one: each by itself takes more memory than its bytes."""
-        if self._loose > 1:
-            self._pieces[-self._loose :] = [join(self._pieces[-self._loose :])]
-        self._loose = self._loose_bytes = 0
-
-    def _drop(self) -> None:
-        piece = self._pieces.pop(0)
-        self.size -= piece.size
-        if self._loose > len(self._pieces):
-            self._loose -= 1
-            self._loose_bytes -= piece.size
-
-    def find(self, sequence: int) -> Encoded | None:
-        """Give the messages among which this one is, if it is still here."""
-        place = bisect_right(self._pieces, sequence, key=attrgetter("first")) - 1
-        if place < 0:
-            return None
-        piece = self._pieces[place]
-        return piece if sequence <= piece.last else None
-
-    def get(self, sequence: int) -> bytes | None:
-        """Give a message, if it is still here."""
-        piece = self.find(sequence)
-        return None if piece is None else piece.get(sequence)
-
-    def drop_before(self, first: int) -> None:
-        """Let go of what the channel no longer has."""
-        while self._pieces and self._pieces[0].last < first:
-            self._drop()
-
-
 class Channel:
     """One channel that the gateway serves."""
 
-    def __init__(self, shared: Shared, stream: ChannelStream, recent_bytes: int, now: float) -> None:
+    def __init__(self, shared: Shared, stream: ChannelStream, now: float) -> None:
         self.shared = shared
         self.stream = stream
-        self.recent = Recent(recent_bytes)
+        self.recent = Recent(shared.recent)
         self.subscribers = Subscribers()
         self.last_used = now
         self._deliveries: dict[Group, GroupDelivery] = {}
@@ -483,7 +423,8 @@ class Channel:
             delivery.end()
 
     def end(self) -> None:
-        """Stop every delivery."""
+        """Stop every delivery, and let go of the messages."""
         for delivery in self._deliveries.values():
             delivery.end()
         self._deliveries.clear()
+        self.recent.close()

@@ -28,6 +28,7 @@ from penstock.errors import (
     JetStreamError,
     LinkError,
     NoRespondersError,
+    NotFoundError,
     OptionError,
     PenstockError,
 )
@@ -242,7 +243,8 @@ class Gateway:
             await self._step_down()
             if not self._may_begin_again(error, ready=state.ready, late=late):
                 raise
-            log.warning("Channels: not serving yet: %s", error)
+            if not (state.ready and isinstance(error, NotFoundError) and await state.notice_gone()):
+                log.warning("Channels: not serving yet: %s", error)
             return None
         return self._service
 

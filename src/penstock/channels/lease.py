@@ -13,15 +13,16 @@ after the last sign: seven of them may be late or lost.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from contextlib import suppress
+from typing import Any
 
 from penstock.channels.options import GatewayOptions
 from penstock.channels.state import State
 from penstock.channels.wire import ConnectRequest, frame, is_nobody
 from penstock.connection import Connection
 from penstock.errors import DeadlineError, PenstockError, ServerError
+from penstock.json_text import load_json
 from penstock.wire.jetstream.verdicts import may_ask_again
 
 __all__ = ["Lease"]
@@ -31,6 +32,15 @@ log = logging.getLogger("penstock.channels")
 _PROBE = 0.25
 _PULSES = 8  # for each lease
 _SURELY = 3  # times that something was written while we looked: somebody lives
+
+
+def _read_beat(content: bytes) -> dict[str, Any]:
+    """Read the last sign of life; one that cannot be read says nothing, and does not release the lease."""
+    try:
+        fields = load_json(content) if content else {}
+    except ValueError:
+        fields = {}
+    return fields if isinstance(fields, dict) else {}
 
 
 class Lease:
@@ -154,7 +164,7 @@ class Lease:
                 log.debug("Channels: watching the leader: %s", error)
                 since = self._loop.time()
             else:
-                fields = json.loads(content) if content else {}
+                fields = _read_beat(content)
                 if fields.get("released") and fields.get("lead", leader) == leader:  # gateways before us did not say it
                     return leader
                 if sequence != seen:

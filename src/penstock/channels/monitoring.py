@@ -17,12 +17,22 @@ import urllib.request
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from http.client import HTTPException
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from penstock import __version__
 from penstock.durations import format_duration
-from penstock.errors import InputError, PenstockError
+from penstock.http_pages import (
+    JSON,
+    NOT_FOUND,
+    OK,
+    TEXT,
+    UNAVAILABLE,
+    HttpAnswer,
+    HttpPages,
+    HttpRefused,
+    HttpRequest,
+)
 
 if TYPE_CHECKING:
     from penstock.channels.channel import Channel
@@ -36,29 +46,13 @@ __all__ = ["Monitor"]
 log = logging.getLogger("penstock.channels")
 
 _LIMIT = 1024
-_REQUEST_BYTES = 16 * 1024
 _SECONDS = 10.0
 _PASSED_ON_BYTES = 64 * 1024 * 1024
-_OK = "200 OK"
-_NOT_FOUND = "404 Not Found"
-_UNAVAILABLE = "503 Service Unavailable"
 _PAGES = ("serverz", "storez", "clientsz", "channelsz")
 _PASSED_ON = {f"/{name}" for name in ("", "varz", "connz", "routez", "subsz", "gatewayz", "leafz", "accountz", "jsz")}
-_JSON, _TEXT, _HTML = "application/json", "text/plain", "text/html"
+_HTML = "text/html"
 
 Show = Callable[["Service", Any, bool], Awaitable[dict[str, Any]]]
-
-
-class _Answer(NamedTuple):
-    """What a request gets: a status of HTTP, the kind of content, and the content."""
-
-    status: str
-    kind: str
-    body: bytes
-
-
-class _Refused(Exception):
-    """There is no page to show: a status of HTTP, and a line of text."""
 
 
 class Monitor:
@@ -66,63 +60,25 @@ class Monitor:
 
     def __init__(self, gateway: Gateway, address: str) -> None:
         self._gateway = gateway
-        self._host, _, port = address.rpartition(":")
-        self._port = int(port)
-        self._server: asyncio.Server | None = None
+        host, _, port = address.rpartition(":")
+        self._pages = HttpPages("The monitoring pages", host.strip("[]"), int(port), self._answer)
         self._started = datetime.now(UTC)
 
     @property
     def url(self) -> str:
         """Where the pages are."""
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{self._port}/streaming"
+        return f"{self._pages.url}/streaming"
 
     async def start(self) -> None:
         """Listen."""
-        host = self._host.strip("[]")
-        try:
-            self._server = await asyncio.start_server(self._serve, host, self._port, limit=_REQUEST_BYTES)
-        except OSError as error:
-            raise InputError(
-                f"The monitoring pages cannot be at {self._host}:{self._port}: {error.strerror}.",
-                remedy="Choose another port, or 0 for a free one.",
-            ) from None
-        self._port = self._server.sockets[0].getsockname()[1]
+        await self._pages.start()
 
     async def stop(self) -> None:
         """Listen no more."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        await self._pages.stop()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            async with asyncio.timeout(_SECONDS):
-                head = await reader.readuntil(b"\r\n\r\n")
-                try:
-                    answer = await self._answer(head)
-                except _Refused as refused:
-                    answer = _Answer(refused.args[0], _TEXT, f"{refused.args[1]}\n".encode())
-                except PenstockError as error:
-                    answer = _Answer(_UNAVAILABLE, _TEXT, f"{error}\n".encode())
-                writer.write(
-                    f"HTTP/1.1 {answer.status}\r\nContent-Type: {answer.kind}\r\n"
-                    f"Content-Length: {len(answer.body)}\r\nCache-Control: no-store\r\n"
-                    "X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n".encode()
-                )
-                if not head.startswith(b"HEAD"):
-                    writer.write(answer.body)
-                await writer.drain()
-        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-            log.debug("Channels: a monitoring request broke off: %r", error)
-        finally:
-            writer.close()
-
-    async def _answer(self, head: bytes) -> _Answer:
-        words = head.split(b"\r\n", 1)[0].decode("latin-1").split()
-        if len(words) != 3 or words[0] not in ("GET", "HEAD"):
-            raise _Refused("405 Method Not Allowed", "Only GET.")
-        parts = urlsplit(words[1])
+    async def _answer(self, request: HttpRequest) -> HttpAnswer:
+        parts = urlsplit(request.target)
         path = parts.path.rstrip("/")
         if path == "/healthz":
             return await self._health(parts)
@@ -130,21 +86,21 @@ class Monitor:
             return await self._pass_on(parts)
         if path == "/streaming":
             links = "".join(f'<a href="/streaming/{name}">{name}</a><br>' for name in _PAGES)
-            return _Answer(_OK, _HTML, f"<!doctype html><title>NATS Streaming</title>{links}\n".encode())
+            return HttpAnswer(OK, _HTML, f"<!doctype html><title>NATS Streaming</title>{links}\n".encode())
         if path == "/streaming/isFTActive":
-            return _Answer(_OK if self._state == "FT_ACTIVE" else "204 No Content", _TEXT, b"")
+            return HttpAnswer(OK if self._state == "FT_ACTIVE" else "204 No Content", TEXT, b"")
         page = await self._page(path, {name: values[-1] for name, values in parse_qs(parts.query).items()})
-        return _Answer(_OK, _JSON, f"{json.dumps(page, indent=2)}\n".encode())
+        return HttpAnswer(OK, JSON, f"{json.dumps(page, indent=2)}\n".encode())
 
     async def _page(self, path: str, query: dict[str, str]) -> dict[str, Any]:
         service = self._gateway.service
         name = path.removeprefix("/streaming/")
         if name not in _PAGES or name == path:
-            raise _Refused(_NOT_FOUND, f"Pages: {' '.join(f'/streaming/{name}' for name in _PAGES)}")
+            raise HttpRefused(NOT_FOUND, f"Pages: {' '.join(f'/streaming/{name}' for name in _PAGES)}")
         if name == "serverz" and self._state:
             return await self._server_page(service)
         if service is None:
-            raise _Refused(_UNAVAILABLE, "This gateway stands by." if self._state else "This gateway is starting.")
+            raise HttpRefused(UNAVAILABLE, "This gateway stands by." if self._state else "This gateway is starting.")
         if name == "storez":
             return await self._store_page(service)
         if name == "clientsz":
@@ -160,19 +116,22 @@ class Monitor:
 
     # -- the pages of the NATS server --------------------------------------------------------------------------------
 
-    async def _health(self, parts: SplitResult) -> _Answer:
+    async def _health(self, parts: SplitResult) -> HttpAnswer:
         """Tell whether we are well; if the NATS server is ours to ask, whether that is, too."""
         if not self._state:
-            return _Answer(_UNAVAILABLE, _JSON, b'{"status":"unavailable","error":"The gateway does not serve."}\n')
+            return HttpAnswer(UNAVAILABLE, JSON, b'{"status":"unavailable","error":"The gateway does not serve."}\n')
         if self._gateway.options.nats_monitor is None:
-            return _Answer(_OK, _JSON, b'{"status":"ok"}\n')
+            return HttpAnswer(OK, JSON, b'{"status":"ok"}\n')
         return await self._pass_on(parts)
 
-    async def _pass_on(self, parts: SplitResult) -> _Answer:
+    async def _pass_on(self, parts: SplitResult) -> HttpAnswer:
         if (base := self._gateway.options.nats_monitor) is None:
-            raise _Refused(_NOT_FOUND, "The NATS server is another one: its pages are at its own monitoring port.")
+            raise HttpRefused(NOT_FOUND, "The NATS server is another one: its pages are at its own monitoring port.")
         url = f"{base.rstrip('/')}/{parts.path.strip('/')}{f'?{parts.query}' if parts.query else ''}"
-        return await asyncio.to_thread(_fetch, url)
+        answer = await asyncio.to_thread(_fetch, url)
+        # Below this path an embedded server shows all of its pages, also those that are not passed on.
+        hidden = json.dumps(urlsplit(base).path.rstrip("/")).encode()
+        return answer._replace(body=answer.body.replace(hidden, b'"***"'))
 
     # -- pages -------------------------------------------------------------------------------------------------------
 
@@ -231,7 +190,7 @@ class Monitor:
         subs = query.get("subs") == "1"
         if name := query.get(kind):
             if name not in known:
-                raise _Refused(_NOT_FOUND, f"{kind.capitalize()} {name} not found")
+                raise HttpRefused(NOT_FOUND, f"{kind.capitalize()} {name} not found")
             return await show(service, known[name], subs)
         numbers = {name: int(text) for name, text in query.items() if text.isdecimal()}
         offset, limit = numbers.get("offset", 0), numbers.get("limit") or _LIMIT
@@ -244,19 +203,21 @@ class Monitor:
         return page | {f"{kind}s": [await show(service, known[name], subs) for name in listed]}
 
 
-def _fetch(url: str) -> _Answer:
+def _fetch(url: str) -> HttpAnswer:
     """Ask the NATS server for a page, and give what it answers."""
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # it is beside us, and no proxy between
     try:
         with direct.open(url, timeout=_SECONDS / 2) as page:
-            return _Answer(f"{page.status} {page.reason}", page.headers.get_content_type(), page.read(_PASSED_ON_BYTES))
+            return HttpAnswer(
+                f"{page.status} {page.reason}", page.headers.get_content_type(), page.read(_PASSED_ON_BYTES)
+            )
     except urllib.error.HTTPError as error:
         with error:
             kind = error.headers.get_content_type()
-            return _Answer(f"{error.code} {error.reason}", kind, error.read(_PASSED_ON_BYTES))
+            return HttpAnswer(f"{error.code} {error.reason}", kind, error.read(_PASSED_ON_BYTES))
     except (OSError, ValueError, HTTPException) as error:
         log.debug("Channels: a page of the NATS server did not come: %r", error)
-        raise _Refused("502 Bad Gateway", "The NATS server does not show its page.") from None
+        raise HttpRefused("502 Bad Gateway", "The NATS server does not show its page.") from None
 
 
 def _files() -> dict[str, int]:

@@ -16,6 +16,8 @@ import hashlib
 import re
 
 __all__ = [
+    "CHANNEL",
+    "CLUSTER",
     "channel_of",
     "is_channel",
     "is_client",
@@ -26,6 +28,7 @@ __all__ = [
     "subject_name",
 ]
 
+CLUSTER, CHANNEL = "penstock.cluster", "penstock.channel"  # whose stream it is, in its metadata
 _CLIENT = re.compile(r"[A-Za-z0-9_-]+")
 _CHANNEL = re.compile(r"[^./*>\0]+(?:\.[^./*>\0]+)*")
 _LONGEST = 1024  # bytes of a channel's name or of an inbox: a server cuts the connection for a line of four kilobytes

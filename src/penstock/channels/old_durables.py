@@ -7,7 +7,6 @@ durable can be taken that has acknowledged all.
 from __future__ import annotations
 
 import asyncio
-import json
 import urllib.request
 from collections import defaultdict
 from collections.abc import Iterable
@@ -17,6 +16,7 @@ from typing import Any, Protocol
 from penstock.channels.names import is_channel
 from penstock.channels.old_records import SubscriptionRecord
 from penstock.errors import InputError, UnreachableError
+from penstock.json_text import load_json
 
 __all__ = ["KeptChannels", "OldDurable", "OldSubscribers", "from_monitor", "from_store", "names_from_monitor"]
 
@@ -177,7 +177,7 @@ async def _ask(url: str, page: str) -> dict[str, Any]:
             return content
 
     try:
-        found = json.loads(await asyncio.to_thread(ask))
+        found = load_json(await asyncio.to_thread(ask))
     except (OSError, ValueError) as error:
         raise UnreachableError(
             f"The monitoring page at {url} does not answer: {error}.",

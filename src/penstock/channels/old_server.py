@@ -17,8 +17,10 @@ from penstock.errors import InputError, OptionError
 __all__ = ["OldServer", "plan_old_server"]
 
 KEY_VARIABLE = "NATS_STREAMING_ENCRYPTION_KEY"
-_LOGINS = ("authorization", "accounts", "operator", "resolver", "trusted_keys", "trusted")
+_ACCOUNTS = ("accounts", "operator", "resolver", "trusted_keys", "trusted")
+_LOGINS = ("authorization", *_ACCOUNTS)
 _HOST = "0.0.0.0"  # noqa: S104  # what the old server does, and here only with a login
+_NOW_AND_THEN = "2m"  # between two syncs of a server that leaves it to the gateway
 _CIPHERS = {"": "aes", "AES": "aes", "CHACHA": "chacha"}
 _ALONE = (
     "Servers that share a cluster need a NATS that outlives each of them: run it by itself, with JetStream, and give "
@@ -41,6 +43,8 @@ class OldServer:
     pid_file: Path | None
     notes: tuple[str, ...]
     """What has no effect, or is different here; a sentence each, to be told."""
+    syncs: bool = False
+    """Whether the gateway syncs what the embedded server stored, once for all that waits, as the old server did."""
     asks: str = ""
     """`version` or `help`, if that was all that was wanted."""
 
@@ -68,7 +72,10 @@ def plan_old_server(arguments: Sequence[str], environment: Mapping[str, str] | N
     monitor = _monitor(given, page_host)
     gateway = {**_gateway(given, settings), "monitor": monitor}
     assert not given, f"nobody looked at {', '.join(given)}"
-    return OldServer(gateway, url, server, login, Path(pid) if pid else None, tuple(settings.notes))
+    # Only of the one account that a server has by itself it is known where its streams are.
+    syncs = server.get("sync") == "always" and not any(name in config for name in _ACCOUNTS)
+    server |= {"sync": _NOW_AND_THEN} if syncs else {}
+    return OldServer(gateway, url, server, login, Path(pid) if pid else None, tuple(settings.notes), syncs)
 
 
 def _gateway(given: dict[str, Any], settings: OldSettings) -> dict[str, Any]:

@@ -13,7 +13,6 @@ It is read through a module of Python's DB-API that the caller names: psycopg, p
 from __future__ import annotations
 
 import importlib
-import json
 import re
 from collections.abc import AsyncIterator
 from typing import Any
@@ -25,6 +24,7 @@ from penstock.channels.old_store import OldMessage, read_server_info, refuse_enc
 from penstock.channels.store import MOST
 from penstock.channels.wire import MsgProto, decode
 from penstock.errors import InputError, RemoteProtocolError, StoreDamagedError, StoreInUseError
+from penstock.json_text import load_json
 
 __all__ = ["OldDatabase"]
 
@@ -145,8 +145,8 @@ class OldDatabase:
             if row["seq"]:
                 made.pending.add(int(row["seq"]))
             else:
-                made.pending.update(int(number) for number in json.loads(bytes(row["pending"] or b"") or b"[]"))
-                made.pending.difference_update(int(number) for number in json.loads(bytes(row["acks"] or b"") or b"[]"))
+                made.pending.update(int(number) for number in load_json(bytes(row["pending"] or b"") or b"[]"))
+                made.pending.difference_update(int(number) for number in load_json(bytes(row["acks"] or b"") or b"[]"))
             made.last_sent = max(made.last_sent, int(row["seq"] or 0), int(row["lastsent"] or 0))
 
     def _damaged(self, what: str) -> StoreDamagedError:

@@ -32,6 +32,7 @@ from penstock.channels.state_records import (
 from penstock.channels.store import Store
 from penstock.connection.tasks import end
 from penstock.errors import DataLossError, InputError, NoRespondersError, ServerError
+from penstock.json_text import load_json
 
 __all__ = ["Fate", "Planned", "check_positions", "plan_positions", "set_positions"]
 
@@ -72,7 +73,7 @@ class _Known:
         self.marked = {
             int(subject.removeprefix("pos."))
             for subject, content in stored.items()
-            if subject.startswith("pos.") and json.loads(content).get(_MARK)
+            if subject.startswith("pos.") and load_json(content).get(_MARK)
         }
 
     def is_same(self, durable: OldDurable) -> bool:
@@ -206,7 +207,7 @@ async def _write(store: Store, durables: list[OldDurable], streams: dict[str, Ch
             )
             group.join(member)
             # Positions first: a subscription without one would begin anew, one too many does no harm.
-            position = json.loads(encode_group(group)) | {_MARK: True}
+            position = load_json(encode_group(group)) | {_MARK: True}
             state.put(f"pos.{group_number}", json.dumps(position, separators=(",", ":")).encode())
             state.put(f"sub.{mine}", encode_member(group, member))
         flushed = asyncio.ensure_future(state.flush())

@@ -23,7 +23,7 @@ from penstock.channels.publishes import NewMessages, Publishes
 from penstock.channels.state_records import ClientRecord, encode_record
 from penstock.channels.subscribers import queue_key
 from penstock.channels.wire import StartPosition, Text, decode
-from penstock.errors import JetStreamError, PenstockError, RemoteProtocolError
+from penstock.errors import DeniedError, JetStreamError, PenstockError, RemoteProtocolError
 
 if TYPE_CHECKING:
     from penstock.channels.channel import Channel
@@ -56,6 +56,8 @@ def _answering(handler: Callable[..., Awaitable[Any]], kind: Any, response: Any,
             _refuse((request is None, invalid))
             answer = await handler(service, request, reply)
         except PenstockError as error:
+            if isinstance(error, DeniedError):  # ours to mend, not the client's
+                log.error("Channels: a request is refused: %s", error)
             answer = response(error=error.what)
         if answer is not None:
             service.writer.send(reply, answer.SerializeToString())

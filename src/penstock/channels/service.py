@@ -26,7 +26,7 @@ from penstock.channels.delivery import Group, Member
 from penstock.channels.disk import Disk
 from penstock.channels.lease import Lease
 from penstock.channels.messages import ChannelStream
-from penstock.channels.names import is_inbox
+from penstock.channels.names import CHANNEL, is_inbox
 from penstock.channels.options import GatewayOptions
 from penstock.channels.requests import Refusal
 from penstock.channels.state import State
@@ -41,8 +41,6 @@ __all__ = ["Handle", "Service"]
 
 log = logging.getLogger("penstock.channels")
 
-_RECENT_BYTES = 64 * 1024 * 1024  # for all channels together
-_RECENT_EACH = 16 * 1024 * 1024
 _LOOK_AROUND = 1.0
 _QUEUE_BYTES = 64 * 1024 * 1024
 
@@ -97,7 +95,7 @@ class Service:
             self.ack_inbox = f"{self.front.options.inbox_prefix}.{secrets.token_hex(11)}"
             self.state.put("info", self.ack_inbox.encode())
         for name, described in (await self.store.streams()).items():
-            if "penstock.channel" in described["config"]["metadata"]:
+            if CHANNEL in described["config"]["metadata"]:
                 self._add(await self.store.open(name, described, self.options.limits.of(name)))
         await self._recall(remembered)
         cluster, prefix = self.options.cluster_id, self.options.discover_prefix
@@ -301,10 +299,7 @@ class Service:
     # -- channels and members ----------------------------------------------------------------------------------------
 
     def _add(self, stream: ChannelStream) -> Channel:
-        share = min(_RECENT_EACH, _RECENT_BYTES // (len(self.channels) + 1))
-        channel = Channel(self.shared, stream, share, self._loop.time())
-        for other in self.channels.values():
-            other.recent.limit = min(other.recent.limit, share)
+        channel = Channel(self.shared, stream, self._loop.time())
         self.channels[stream.channel] = channel
         return channel
 

@@ -27,7 +27,7 @@ from contextlib import nullcontext
 
 from penstock.channels.delivery import Group, Member
 from penstock.channels.disk import Disk
-from penstock.channels.names import state_stream, state_subject
+from penstock.channels.names import CLUSTER, state_stream, state_subject
 from penstock.channels.state_records import encode_group, encode_member
 from penstock.connection import Connection, api_request
 from penstock.connection.asking import direct_get, store_frames
@@ -108,7 +108,7 @@ class State:
             "allow_direct": True,
             "allow_atomic": True,
             "allow_msg_ttl": True,
-            "metadata": {"penstock.cluster": self.cluster},
+            "metadata": {CLUSTER: self.cluster},
         }
         try:
             described = await api_request(self.connection, names.stream_info(self.stream))
@@ -278,9 +278,7 @@ class State:
                 code = error.err_code if isinstance(error, JetStreamError) else None
                 if code == WRONG_LAST_SEQUENCE:
                     return None
-                if isinstance(error, NoRespondersError) and await self._is_gone():
-                    log.error("Channels: the stream %s, in which the state is kept, was deleted.", self.stream)
-                    self.ready = False
+                if isinstance(error, NoRespondersError) and await self.notice_gone():
                     return None
                 passes = may_ask_again(error) or code == SEQUENCE_IN_DOUBT
                 if str(error) != told:  # an outage is told once, not with each attempt
@@ -289,8 +287,14 @@ class State:
                     log.log(level, "Channels: the state is not written: %s", error)
                 await asyncio.sleep(_RETRY if passes else _REFUSED)
 
+    async def notice_gone(self) -> bool:
+        """Tell whether somebody deleted the stream, and not only its leader is away; it must be made again then."""
+        if gone := await self._is_gone():
+            log.error("Channels: the stream %s, in which the state is kept, was deleted.", self.stream)
+            self.ready = False
+        return gone
+
     async def _is_gone(self) -> bool:
-        """Tell whether somebody deleted the stream, and not only its leader is away."""
         try:
             await api_request(self.connection, names.stream_info(self.stream))
         except NotFoundError:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from penstock.channels.delivery import Group, Member
 from penstock.errors import RemoteProtocolError
+from penstock.json_text import load_json
 from penstock.wire.jetstream.acked import joined
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
 
 VERSION = 1
 MOST_RANGES = 20_000  # of a whole record: some hundred kilobytes
+MOST_PENDING = 1 << 24  # sequences that a range of few digits may stand for; each takes memory
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,11 @@ def pack(sequences: Iterable[int], most: int = MOST_RANGES) -> list[tuple[int, i
 
 
 def unpack(stored: Iterable[Iterable[int]]) -> tuple[int, ...]:
-    """Read ranges [start, end)."""
-    return tuple(sequence for start, end in stored for sequence in range(start, end))
+    """Read ranges [start, end); ValueError for more than a group can ever have pending."""
+    ranges = [range(start, end) for start, end in stored]
+    if sum(max(item.stop - item.start, 0) for item in ranges) > MOST_PENDING:
+        raise ValueError(f"more than {MOST_PENDING:,} messages are pending")
+    return tuple(sequence for item in ranges for sequence in item)
 
 
 def _write(fields: dict[str, Any]) -> bytes:
@@ -100,16 +105,20 @@ def _write(fields: dict[str, Any]) -> bytes:
 
 def _read(content: bytes, what: str) -> dict[str, Any]:
     try:
-        fields = json.loads(content)
-        version = fields["v"]
+        stored = load_json(content)
+        version = stored["v"]
     except (ValueError, KeyError, TypeError):
-        fields, version = {}, None
+        stored, version = {}, None
     if version != VERSION:
-        raise RemoteProtocolError(
-            f"The stored {what} is not of a version that this gateway reads: {content[:60]!r}.",
-            remedy="Was it written by a newer one? Use that, or one at least as new.",
-        )
-    return dict(fields)
+        raise _unknown(what, content)
+    return dict(stored)
+
+
+def _unknown(what: str, content: bytes) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        f"The stored {what} is not of a version that this gateway reads: {content[:60]!r}.",
+        remedy="Was it written by a newer one? Use that, or one at least as new.",
+    )
 
 
 def encode_record(record: ClientRecord | MemberRecord) -> bytes:
@@ -120,8 +129,14 @@ def encode_record(record: ClientRecord | MemberRecord) -> bytes:
 
 def decode_record(kind: type[Record], content: bytes) -> Record:
     """Read a client, or a subscription's options."""
-    stored = _read(content, "client" if kind is ClientRecord else "subscription")
-    values: list[Any] = [bytes.fromhex(stored[key]) if key == "connection" else stored[key] for key in _KEYS[kind]]
+    what = "client" if kind is ClientRecord else "subscription"
+    stored = _read(content, what)
+    try:
+        values: list[Any] = [bytes.fromhex(stored[key]) if key == "connection" else stored[key] for key in _KEYS[kind]]
+    except (KeyError, TypeError, ValueError):
+        raise _unknown(what, content) from None
+    if any(type(value).__name__ != field.type for value, field in zip(values, fields(kind), strict=True)):
+        raise _unknown(what, content)
     return kind(*values)
 
 
@@ -146,9 +161,15 @@ def encode_group(group: Group, sent: int = 0) -> bytes:
 
 def decode_group(content: bytes) -> GroupRecord:
     """Read how far a group came."""
-    fields = _read(content, "position")
-    pending = {int(number): unpack(stored) for number, stored in fields["pending"].items()}
-    return GroupRecord(fields["last"], pending, fields.get("stream", ""), fields.get("sent", 0))
+    stored = _read(content, "position")
+    last, stream, sent = stored.get("last"), stored.get("stream", ""), stored.get("sent", 0)
+    try:
+        pending = {int(number): unpack(ranges) for number, ranges in stored["pending"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise _unknown("position", content) from None
+    if type(last) is not int or type(sent) is not int or not isinstance(stream, str):
+        raise _unknown("position", content)
+    return GroupRecord(last, pending, stream, sent)
 
 
 def decode_state(
@@ -161,7 +182,16 @@ def decode_state(
         if kind == "client":
             clients.append(decode_record(ClientRecord, content))
         elif kind == "sub":
-            members[int(name)] = decode_record(MemberRecord, content)
+            members[_number(subject, name)] = decode_record(MemberRecord, content)
         elif kind == "pos":
-            groups[int(name)] = decode_group(content)
+            groups[_number(subject, name)] = decode_group(content)
     return clients, members, groups
+
+
+def _number(subject: str, name: str) -> int:
+    if not (name.isascii() and name.isdigit() and len(name) < 19):
+        raise RemoteProtocolError(
+            f"The state of the gateway holds {subject[:60]!r}, which it never writes.",
+            remedy="Somebody else published there; only the gateway may. Delete that message.",
+        )
+    return int(name)

@@ -25,7 +25,7 @@ from penstock.channels.messages import (
     read_message,
     write_frames,
 )
-from penstock.channels.names import channel_of, stream_name, subject_name
+from penstock.channels.names import CHANNEL, CLUSTER, channel_of, stream_name, subject_name
 from penstock.channels.publishes import NewMessages
 from penstock.connection import Connection, api_request
 from penstock.connection.asking import direct_get, patiently, store_frames
@@ -110,7 +110,7 @@ class Store:
             streams = page.get("streams") or []
             for item in streams:
                 config = item["config"]
-                noted = config.get("metadata", {}).get("penstock.channel", "")
+                noted = config.get("metadata", {}).get(CHANNEL, "")
                 if (channel := channel_of(self.cluster, config["name"], noted)) is not None:
                     found[channel] = item
             offset += len(streams)
@@ -139,7 +139,7 @@ class Store:
             "num_replicas": self.replicas,
             "allow_direct": True,
             "allow_atomic": True,
-            "metadata": {"penstock.cluster": self.cluster, "penstock.channel": stream.channel},
+            "metadata": {CLUSTER: self.cluster, CHANNEL: stream.channel},
         }
         if 0 < limits.max_age < 120:
             config["duplicate_window"] = config["max_age"]  # the server wants it within the age

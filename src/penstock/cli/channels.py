@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Channel", "ClusterId", "Prefix", "Replicas", "check_names", "export", "info", "ls", "serve", "serve_until"]
 
+_PORT = 4222
 _NOW_AND_THEN = "2m"  # between two syncs of a server that leaves it to the gateway, or is told so
 
 ClusterId = Annotated[str, flag("Cluster id that clients connect with.", "ID", "-cid", "--cluster-id", "--cluster_id")]
@@ -49,17 +50,17 @@ async def serve(
     store: Annotated[
         Path | None, flag("Folder of the embedded server; a temporary one if none.", "DIR", "--store", "--dir")
     ] = None,
-    port: Annotated[int, flag("Client port of the embedded server; 0 for a free one.")] = 4222,
+    port: Annotated[int | None, flag("Client port of the embedded server, 4222; 0 for a free one.")] = None,
     token: Annotated[str | None, flag("Token for the embedded server; a generated one otherwise.", "T")] = None,
     no_auth: Annotated[bool, flag("Let anybody on this machine connect to it.")] = False,
     sync: Annotated[
-        str,
+        str | None,
         flag(
-            "When what is stored is synced to disk: always, by the embedded server; acked, by the gateway before it "
-            "acknowledges, once for many messages, and not for those who write to JetStream directly; or now and then.",
+            "When what is stored is synced to disk: always, by the embedded server, the default; acked, by the gateway "
+            "before it acknowledges, once for many, and not for who writes to JetStream directly; or now and then.",
             "always|acked|DURATION",
         ),
-    ] = "always",
+    ] = None,
     max_channels: Annotated[int, _limit("-mc", "max_channels", "Channels; 0: any.")] = 100,
     max_subs: Annotated[int, _limit("-msu", "max_subs", "Subscriptions of a channel; 0: any.")] = 1000,
     max_msgs: Annotated[int, _limit("-mm", "max_msgs", "Messages that a channel keeps; 0: any.")] = 1_000_000,
@@ -121,10 +122,10 @@ async def serve(
         Gateway("nats://127.0.0.1:4222", **options)  # what is wrong with the options is said before a server runs
         server = Server(
             store=store,
-            port=port,
+            port=_PORT if port is None else port,
             token=token,
             auth=not no_auth,
-            sync=_NOW_AND_THEN if sync == "acked" else sync,
+            sync=_NOW_AND_THEN if sync == "acked" else sync or "always",
             max_payload=PAYLOAD,
         )
         with until_signal() as stop:
@@ -136,7 +137,8 @@ async def serve(
                         options["synced_store"] = str(server.nodes[0].store)
                     await serve_until(Gateway(server.url, **options), stop, server.url, json=json)
     else:
-        for name, value in (("--store", store), ("--token", token), ("--no-auth", no_auth or None)):
+        embedded = {"--store": store, "--port": port, "--token": token, "--no-auth": no_auth or None, "--sync": sync}
+        for name, value in embedded.items():
             if value is not None:
                 raise OptionError(
                     f"{name} is for the embedded server, and another one is to be used.",
@@ -151,11 +153,14 @@ async def serve(
 
 
 def _is_elsewhere(given: Globals) -> bool:
-    """Whether the flags or the environment name a server; the default address does not count."""
-    from penstock.contexts import load_options
+    """Whether the flags, the environment or the selected context name a server; the default address does not count."""
+    from penstock.contexts import load_options, used_context
     from penstock.options import DEFAULT_URL
 
-    return given.names_a_server or load_options(None).url != DEFAULT_URL
+    if given.names_a_server:
+        return True
+    name = used_context()
+    return name is not None and load_options(context=name).url != DEFAULT_URL
 
 
 async def serve_until(gateway: Gateway, stop: asyncio.Event, url: str | None, *, json: bool) -> None:

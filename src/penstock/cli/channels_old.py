@@ -6,6 +6,7 @@ import asyncio
 import functools
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +24,7 @@ from penstock.errors import InputError
 if TYPE_CHECKING:
     from penstock.channels.old_server import OldServer
 
-__all__ = ["old_server"]
+__all__ = ["main", "old_server"]
 
 
 async def old_server(
@@ -58,9 +59,17 @@ async def old_server(
             async with started(server, stop):
                 if not stop.is_set():
                     pages = {"nats_monitor": server.monitor_urls[0]} if plan.gateway["monitor"] else {}
-                    gateway = Gateway(ConnectionOptions(server.url, **plan.login), **options, **pages)
+                    disk = {"synced_store": str(server.nodes[0].store)} if plan.syncs else {}
+                    gateway = Gateway(ConnectionOptions(server.url, **plan.login), **options, **pages, **disk)
                     await serve_until(gateway, stop, server.url, json=False)
     typer.echo("Stopped.", err=True)
+
+
+def main() -> None:
+    """Run as the command `nats-streaming-server`, which the distribution penstock-streaming-server installs."""
+    from penstock.cli import main as run
+
+    run(["channels", "old-server", "--", *sys.argv[1:]])
 
 
 def _tell(plan: OldServer) -> None:

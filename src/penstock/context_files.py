@@ -22,9 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import ContextError
+from penstock.json_text import load_json
 
 __all__ = [
     "LAYOUT",
+    "MOST",
     "check_name",
     "context_bytes",
     "context_folder",
@@ -35,6 +37,7 @@ __all__ = [
     "read_context",
     "reason",
     "remove_context",
+    "replace_file",
     "select_context",
     "selected_context",
     "to_bytes",
@@ -52,7 +55,8 @@ LAYOUT: Mapping[str, Any] = {
 }
 """The fields of the `nats` command, in its order, and what it writes for one that says nothing."""
 
-MOST = 1024 * 1024  # bytes of a context that are read
+MOST = 1024 * 1024
+"""Bytes of a context that are read."""
 _MEND = "Mend it with `penstock context edit`, or remove it and add it anew."
 # What Go's encoder escapes and Python's does not.
 _GO = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
@@ -125,8 +129,8 @@ def parse_context(content: bytes, path: Path, name: str) -> dict[str, Any]:
     try:
         if len(content) > MOST:
             raise ValueError(f"it has more than {MOST:,} bytes")
-        fields = json.loads(content.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
+        fields = load_json(content.decode("utf-8"))
+    except ValueError as error:
         raise _wrong(name, path, f"The context file {path} cannot be read: {reason(error)}.", _MEND) from None
     if not isinstance(fields, dict):
         what = f"The context file {path} holds no JSON object."
@@ -137,7 +141,7 @@ def parse_context(content: bytes, path: Path, name: str) -> dict[str, Any]:
 def write_context(name: str, fields: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Path:
     """Write a context whole, in the order and the spelling of the `nats` command; give the path of its file."""
     path = context_path(name, environ)
-    _replace(path, name, to_bytes(fields))
+    replace_file(path, name, to_bytes(fields))
     return path
 
 
@@ -181,7 +185,7 @@ def select_context(name: str, environ: Mapping[str, str] = os.environ) -> str | 
     """Select a context that is there, and give the one that was selected before."""
     read_context(context_path(name, environ), name)
     before = _remember(environ)
-    _replace(_selected(environ), name, name.encode())
+    replace_file(_selected(environ), name, name.encode())
     return before
 
 
@@ -209,7 +213,7 @@ def _remember(environ: Mapping[str, str]) -> str | None:
     except ContextError:  # a name that cannot be read is replaced
         before = None
     if before is not None:
-        _replace(_previous(environ), before, before.encode())
+        replace_file(_previous(environ), before, before.encode())
     return before
 
 
@@ -226,8 +230,8 @@ def _read_name(path: Path, which: str) -> str | None:
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
-def _replace(path: Path, name: str, content: bytes) -> None:
-    """Put a new file in the place of an old one, in one step; a link stays one, and what it leads to is replaced."""
+def replace_file(path: Path, name: str, content: bytes) -> None:
+    """Put a file for its owner alone in the place of an old one, in one step; what a link leads to is replaced."""
     try:
         folder = path.parent if path.parent.name != "context" else path.parent.parent
         folder.parent.mkdir(parents=True, exist_ok=True)

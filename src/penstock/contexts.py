@@ -9,7 +9,8 @@ What wins, first to last:
 2. `NATS_CONTEXT`, with `NATS_URL` in place of its URL where both are set;
 3. `NATS_URL`;
 4. the selected context;
-5. `nats://127.0.0.1:4222`.
+5. the server that `penstock server run` runs for this user on this machine, if one does (`penstock.local_server`);
+6. `nats://127.0.0.1:4222`.
 
 A URL that the caller names is used alone: the login of a context is never sent to a server that the context does not
 name, unless the caller, or the environment, names both. Other options that the caller gives win over what was found so;
@@ -39,6 +40,7 @@ from penstock.context_files import (
 )
 from penstock.credentials import find_seed
 from penstock.errors import ContextError, OptionError
+from penstock.local_server import find_local_server
 from penstock.options import DEFAULT_URL, MASK, ConnectionOptions, is_hidden, is_seed, is_text, mask_url
 
 __all__ = [
@@ -246,7 +248,7 @@ def load_options(
 ) -> ConnectionOptions:
     """Find the options to connect with, in the order that the module's head gives; `changes` win over all of it.
 
-    `no_context`: neither `NATS_CONTEXT` nor the selected context counts.
+    `no_context`: neither `NATS_CONTEXT` nor the selected context counts, nor a server that runs for this user.
     """
     changes = {name: value for name, value in changes.items() if value not in (None, "")}
     named, around = used_context(url, context, environ, no_context=no_context), {}
@@ -255,6 +257,14 @@ def load_options(
     elif not context and environ.get("NATS_URL"):
         # An address in the environment never takes the place of a context that is named here.
         around = {"url": environ["NATS_URL"]}
+    if (
+        named is None
+        and not changes.get("url")
+        and not around
+        and not no_context
+        and (here := find_local_server(environ))
+    ):
+        named = str(here)
     found = load_context(named, environ) if named else {"url": DEFAULT_URL}
     if changes.get("socks_proxy") in _NO_PROXY:
         found.pop("socks_proxy", None)

@@ -7,7 +7,6 @@ works with the other. Files are read here and nowhere else.
 from __future__ import annotations
 
 import base64
-import json
 import re
 import ssl
 import tempfile
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import InputError, LoginError, TlsError
+from penstock.json_text import load_json
 from penstock.options import ConnectionOptions, is_hidden, is_jwt, is_seed, is_text
 
 __all__ = ["Login", "check", "claims", "find_seed", "inline", "login", "tls_context", "tls_reason"]
@@ -106,7 +106,7 @@ def claims(credentials: str) -> dict[str, Any]:
 
     try:
         head, body, signature = found.group(1).split(".")
-        said = json.loads(_unpadded(body))
+        said = load_json(_unpadded(body))
         issuer = base64.b32decode(said["iss"] + "=" * (-len(said["iss"]) % 8))[1:-2]
         VerifyKey(issuer).verify(f"{head}.{body}".encode(), _unpadded(signature))
     except Exception:  # whatever is wrong with it, nobody can log in with it

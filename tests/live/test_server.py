@@ -15,6 +15,8 @@ import sys
 import tempfile
 import textwrap
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -173,6 +175,20 @@ def test_secrets_stay_secret(server: Server) -> None:
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((folder / "n1.conf").stat().st_mode) == 0o600
     assert server.token not in node.log.read_text()
+
+
+def test_the_monitoring_port_shows_nothing_without_its_path(server: Server) -> None:
+    """Whoever finds the port, as others of the machine can, finds no page there; each server has a path of its own."""
+    address = urlsplit(server.monitor_urls[0])
+    assert len(address.path) > 30
+    for page in ("/", "/varz", "/connz", "/jsz", "/healthz", "/stacksz", "/debug/vars", f"{address.path[:-1]}/varz"):
+        with pytest.raises(urllib.error.HTTPError, match="404") as caught:
+            urllib.request.urlopen(f"http://{address.netloc}{page}", timeout=10)
+        caught.value.close()
+    with urllib.request.urlopen(f"{server.monitor_urls[0]}/varz", timeout=10) as page:
+        assert page.status == 200
+    with lazy() as other:
+        assert urlsplit(other.monitor_urls[0]).path != address.path
 
 
 def test_it_listens_on_loopback_only(server: Server) -> None:

@@ -263,16 +263,25 @@ def test_our_end_tells_a_guard_that_is_gone(tmp_path: Path, eventually: Eventual
     assert process.state("n1")["state"] == "none"
     process._process.kill()
     eventually(lambda: not process.open)
-    with pytest.raises(ServerError, match="its guard has ended"):
-        process.state("n1")
-    (run / "guard.out").write_text("Traceback\nOSError: the disk is gone\n")
-    with pytest.raises(ServerError, match="ended with: OSError: the disk is gone"):
+    with pytest.raises(ServerError, match="its guard was killed by SIGKILL, and its nodes with it"):
         process.state("n1")
     process.close()
     process.close()
     assert not run.exists()
     with pytest.raises(ServerError, match="has stopped"):
         process.state("n1")
+
+
+def test_a_guard_that_fails_says_why(tmp_path: Path, eventually: Eventually):
+    """A guard that ends by an error of its own is told with that error."""
+    process = GuardProcess(tmp_path)
+    try:
+        process._socket.sendall(b"no question\n")
+        eventually(lambda: not process.open)
+        with pytest.raises(ServerError, match=r"its guard ended with: json\.decoder\.JSONDecodeError"):
+            process.state("n1")
+    finally:
+        process.close()
 
 
 def test_an_answer_that_nobody_waits_for_any_more_is_passed_over(tmp_path: Path):

@@ -156,7 +156,7 @@ def test_a_server_by_hand_on_a_store_in_use_is_told(tmp_path: Path, by_hand: Any
     """Nothing keeps nats-server from a store that ours is using; it is told once, where one looks and in the log."""
     with lazy(tmp_path) as server:
         process = by_hand("-js", "-sd", str(tmp_path))
-        server._deployment.guard.ask("record", node="n1", port=server.nodes[0]._monitor_port, **paths(tmp_path))
+        server.nodes[0]._keep_record()
         eventually(lambda: server.losses)
         [loss] = server.losses
         assert f"process {process.pid}" in loss.text
@@ -272,7 +272,7 @@ def test_a_damaged_tail_after_a_crash_is_told(tmp_path: Path, eventually: Eventu
     record = tmp_path / "n1.streams.json"
     with lazy(tmp_path) as server:
         asyncio.run(fill(server.url))
-        server._deployment.guard.ask("record", node="n1", port=server.nodes[0]._monitor_port, **paths(tmp_path))
+        server.nodes[0]._keep_record()
         eventually(lambda: record.exists() and f'"last_seq": {MESSAGES}' in record.read_text())
         server.nodes[0].kill()
     assert json.loads(record.read_text())["closed"] is False
@@ -280,10 +280,6 @@ def test_a_damaged_tail_after_a_crash_is_told(tmp_path: Path, eventually: Eventu
     with pytest.raises(StoreDamagedError, match=f"stream S ended at sequence {MESSAGES}, and now ends at"):
         lazy(tmp_path).start()
     assert "cut from the end of 1.blk" in caplog.text
-
-
-def paths(store: Path) -> dict[str, str]:
-    return {"store": str(store), "record": str(store / "n1.streams.json")}
 
 
 def test_a_store_without_a_record_tells_what_can_be_seen(whole: Path, tmp_path: Path, caplog: Any):

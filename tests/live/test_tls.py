@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -173,7 +174,7 @@ async def test_websocket() -> None:
             assert await works(nc)
         await refused(LoginError, "refuses the login with a token", url, token="wr0ng-t0ken")
         await refused(UnreachableError, "No NATS server answers", f"ws://127.0.0.1:{free_port()}", token="t0ken")
-        monitor = server.nodes[0].monitor_url.removeprefix("http://").rstrip("/")
+        monitor = urlsplit(server.nodes[0].monitor_url).netloc
         await refused(UnreachableError, "not the WebSocket port", f"ws://{monitor}", token="t0ken-x")
 
 
@@ -186,3 +187,14 @@ async def test_secure_websocket(authority: Authority, pair: Pair) -> None:
             assert await works(nc)
         error = await refused(TlsError, "TLS with .* failed", url, token="w3b-t0ken")
         assert "give tls_ca" in error.remedy
+
+
+async def test_a_websocket_address_of_a_port_for_clients(secure: Server, authority: Authority, pair: Pair) -> None:
+    """A wss:// or ws:// address of a port that is no WebSocket's is told in a sentence, whoever speaks first there."""
+    wss = {"token": secure.token, "tls_ca": str(authority.ca)}
+    error = await refused(TlsError, "TLS with wss://.* failed", f"wss://{secure.nodes[0].address}", **wss)
+    assert "port of the server's websocket block? A port for clients has a tls:// address" in error.remedy
+    await refused(UnreachableError, "not the WebSocket port", f"ws://{secure.nodes[0].address}", token=secure.token)
+    first = f'tls {{ cert_file: "{pair.cert}", key_file: "{pair.key}", handshake_first: true }}'
+    with Server(sync="2m", auth=False, config=first) as server:
+        await refused(UnreachableError, "not the WebSocket port", f"wss://{server.nodes[0].address}", **wss)

@@ -196,7 +196,7 @@ def test_a_bad_option_is_named(options: dict[str, Any], culprit: str | None):
 def written(index: int = 0, *, token: str | None = "t", routes: Routes | None = None, **options: Any) -> str:
     guard: Any = SimpleNamespace(run=Path("/run/penstock-x"))  # a folder is all that is asked of it
     binary = Binary(Path("/x"), "2.15.1", "option")
-    deployment = Deployment(ServerOptions(**options), binary, guard, guard.run / "store", token, routes)
+    deployment = Deployment(ServerOptions(**options), binary, guard, guard.run / "store", token, "/p", routes)
     return Node(deployment, index)._configuration()
 
 
@@ -207,6 +207,7 @@ def test_the_configuration_of_one_node():
         'host: "127.0.0.1"\n'
         "port: -1\n"
         'http: "127.0.0.1:-1"\n'
+        'http_base_path: "/p"\n'
         'ports_file_dir: "/run/penstock-x/n1.ports"\n'
         'log_file: "/run/penstock-x/n1.log"\n'
         "logfile_size_limit: 64MB\n"

@@ -22,6 +22,7 @@ from penstock.cli.output import print_json
 from penstock.cli.running import connected
 from penstock.cli.tables import print_table
 from penstock.errors import PenstockError
+from penstock.worker_python import other_python
 
 __all__ = ["doctor"]
 
@@ -99,6 +100,9 @@ def _spark() -> list[Finding]:
         state: Literal["ok", "bad"] = "ok" if numbers >= oldest else "bad"
         findings.append(Finding(package, state, version, needed if state == "bad" else ""))
     findings.append(_java(wanted=findings[0].state == "ok"))
+    if findings[0].state == "ok" and (other := other_python()):
+        remedy = "Begin programs with `import penstock.spark`, or activate this environment, or set PYSPARK_PYTHON."
+        findings.append(Finding("Spark's Python", "note", f"Spark would start {other}, not this Python", remedy))
     return findings
 
 

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import os
+import shlex
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
 from penstock.cli.flags import Json, argument, flag_table, given_fields, table_flag
 from penstock.cli.output import local, print_json, print_pairs, print_sections
 from penstock.cli.running import connected, first, until_signal
+from penstock.cli.tables import plain
 from penstock.cli.values import opposite, refuse_both
 from penstock.durations import format_duration
-from penstock.errors import InputError, JetStreamError, NoRespondersError, ServerError
+from penstock.errors import ContextError, InputError, JetStreamError, NoRespondersError, ServerError
+from penstock.options import DEFAULT_URL
 from penstock.sizes import format_size
 
 if TYPE_CHECKING:
     from penstock.server import Server
 
 __all__ = ["info", "run_"]
+
+_NAME_IT = "For this one, write -s with the URL above."
 
 
 def _content(file: Path, option: str) -> str:
@@ -60,8 +68,9 @@ async def run_(flags: ServerFlags, json: Json = False) -> None:
     with until_signal() as stop:
         async with started(server, stop):
             if not stop.is_set():
-                _announce(server, json)
-                await first(stop.wait(), _watch(server))
+                with _found(server) as (context, told):
+                    _show(server, context, told, json)
+                    await first(stop.wait(), _watch(server))
     if not json:
         typer.echo("Stopped.", err=True)
 
@@ -79,11 +88,66 @@ async def started(server: Server, stop: asyncio.Event) -> AsyncIterator[None]:
         await asyncio.to_thread(server.stop)
 
 
-def _announce(server: Server, json: bool) -> None:
+@contextmanager
+def _found(server: Server) -> Iterator[tuple[Path | None, str]]:
+    """Let programs that name no server find this one, if that takes nobody from a server that he meant.
+
+    Give the context that leads here, and what to tell of it.
+    """
+    from penstock.contexts import to_context
+    from penstock.local_server import announce
+    from penstock.options import ConnectionOptions
+
+    with ExitStack() as stack:
+        if other := _listener(server):
+            yield None, f"Something listens at {other}, and commands that name no server go there. {_NAME_IT}"
+            return
+        try:
+            context = stack.enter_context(announce(to_context(ConnectionOptions(server.url))))
+        except ContextError as error:
+            yield None, f"Commands that name no server do not find this one: {error.what} {_NAME_IT}"
+            return
+        yield context, _who_finds(context)
+
+
+def _listener(server: Server) -> str | None:
+    """Give the address to which programs connect that name no server, if somebody else listens there."""
+    default = urlsplit(DEFAULT_URL)
+    address = default.hostname or "", default.port or 0
+    if any(urlsplit(url).port == address[1] for url in server.urls):
+        return None  # it is this server itself
+    try:
+        socket.create_connection(address, 1.0).close()
+    except OSError:
+        return None
+    return f"{address[0]}:{address[1]}"
+
+
+def _who_finds(context: Path) -> str:
+    from penstock.context_files import selected_context
+
+    for name in ("NATS_CONTEXT", "NATS_URL"):
+        if os.environ.get(name):
+            return f"{name} is set here, and commands go on going where it says; elsewhere, they find this server."
+    try:
+        chosen = selected_context()
+    except ContextError as error:
+        return error.what
+    if chosen is not None:
+        return (
+            f"The context {plain(chosen)} is selected, and commands go on using it. "
+            f"For this server, add --context {shlex.quote(str(context))}, or unselect the other: "
+            "`penstock context unselect`."
+        )
+    return "While it runs, commands and programs of yours on this machine find it without a URL."
+
+
+def _show(server: Server, context: Path | None, told: str, json: bool) -> None:
     if json:
         print_json(
             {
                 "url": server.url,
+                "context": None if context is None else str(context),
                 "version": server.version,
                 "nodes": [
                     {"name": node.name, "pid": node.pid, "monitor": node.monitor_url, "log": str(node.log)}
@@ -97,6 +161,7 @@ def _announce(server: Server, json: bool) -> None:
     typer.echo(server.url)
     for node in server.nodes:
         typer.echo(f"{node.name}: pid {node.pid}, monitoring {node.monitor_url}, log {node.log}", err=True)
+    typer.echo(told, err=True)
     typer.echo(f"nats-server {server.version} is running. Ctrl-C stops it.", err=True)
 
 
@@ -109,6 +174,7 @@ async def _watch(server: Server) -> None:
                 dead.add(node.name)
                 typer.echo(f"{node.name} is dead; its log is {node.log}", err=True)
         if len(dead) == len(server.nodes):
+            server.check()
             raise ServerError("No node is alive.", remedy="The logs named above tell why.")
         await asyncio.sleep(0.2)
 

@@ -8,7 +8,7 @@ answered by one line with the same `id`::
     {"do": "start", "node": NAME, "argv": [...], "output": PATH}       -> {"pid": PID}
     {"do": "signal", "node": NAME, "signal": NUMBER}                   -> {}
     {"do": "state", "node": NAME}                                      -> {"pid", "state", "status"[, "neighbour"]}
-    {"do": "record", "node": NAME, "store": PATH, "record": PATH, "port": PORT or null}   -> {}
+    {"do": "record", "node": NAME, "store": PATH, "record": PATH, "port": PORT or null, "base": PATH}   -> {}
 
 `state` is "running", "paused", "exited" or "none"; `neighbour` is another nats-server that uses the node's store.
 The end of the socket, or of the parent process, means: stop every node gracefully, kill what has not ended after
@@ -233,7 +233,7 @@ class Guard:
                 continue
             # It may be busy, about to end, or its disk full; whatever it is, the nodes must not go down with a record.
             with contextlib.suppress(Exception):
-                streams = self.store.told_streams(record["port"], _RECORD_TIMEOUT)
+                streams = self.store.told_streams(record["port"], record["base"], _RECORD_TIMEOUT)
                 if streams != record["streams"]:
                     self.store.write_record(record["record"], streams, closed=False)
                     record["streams"] = streams

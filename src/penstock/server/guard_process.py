@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import ServerError, StoreInUseError
+from penstock.json_text import load_json
 from penstock.server import guard
 
 __all__ = ["GRACE", "GuardProcess"]
@@ -111,13 +112,16 @@ class GuardProcess:
                     raise ConnectionResetError("has ended")
                 self._held += data
             line, _, self._held = self._held.partition(b"\n")
-            answer: dict[str, Any] = json.loads(line)
+            answer: dict[str, Any] = load_json(line)
             if answer.pop("id") == self._count:  # an older answer belongs to a request that Ctrl-C cut short
                 return answer
 
     def _why(self, error: OSError) -> str:
         if isinstance(error, TimeoutError):
             return f"does not answer within {_ANSWER_TIMEOUT:g} s"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if (status := self._process.wait(1.0)) < 0:
+                return f"was killed by {signal.Signals(-status).name}, and its nodes with it"
         try:
             said = (self.run / "guard.out").read_text(errors="replace").strip()
         except OSError:

@@ -114,7 +114,7 @@ def _told_folders(process: Path) -> Iterator[str]:
     """Ask every port on which a server listens where it stores its streams; the monitoring port knows."""
     for port in sorted(_ports(process))[:_PORTS]:
         connection = HTTPConnection("127.0.0.1", port, timeout=_ANSWER_TIMEOUT)
-        with closing(connection), suppress(OSError, HTTPException, ValueError, LookupError, TypeError):
+        with closing(connection), suppress(OSError, HTTPException, ValueError, LookupError, TypeError, RecursionError):
             connection.connect()
             if select.select([connection.sock], [], [], _GREETING)[0]:
                 continue  # a port that greets is for clients, and would log our question as an error

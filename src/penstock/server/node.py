@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from penstock.durations import parse_duration
 from penstock.errors import ServerError, StartError, StoreInUseError
+from penstock.json_text import load_json
 from penstock.server.binary import Binary
 from penstock.server.guard_process import GRACE, GuardProcess
 from penstock.server.neighbours import server_using
@@ -43,13 +44,15 @@ class Deployment:
     guard: GuardProcess
     root: Path
     token: str | None
+    monitor_path: str
+    """What the path of each monitoring page begins with. Nobody can guess it: those pages ask for no other login."""
     routes: Routes | None
     nodes: list[Node] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
 
     def scrub(self, text: str) -> str:
         """Take the secrets of this server out of a text."""
-        for secret in (self.token, self.routes.password if self.routes else None):
+        for secret in (self.token, self.monitor_path.strip("/"), self.routes.password if self.routes else None):
             if secret:
                 text = text.replace(secret, "***")
         return text
@@ -92,8 +95,8 @@ class Node:
 
     @property
     def monitor_url(self) -> str:
-        """The URL of the monitoring endpoints (`/healthz`, `/varz`, `/jsz`), on loopback."""
-        return f"http://127.0.0.1:{self._monitor_port}"
+        """The URL of the monitoring endpoints (`/healthz`, `/varz`, `/jsz`), on loopback; whoever has it is let in."""
+        return f"http://127.0.0.1:{self._monitor_port}{self._deployment.monitor_path}"
 
     @property
     def pid(self) -> int | None:
@@ -216,6 +219,7 @@ class Node:
             f"host: {_text(options.bind)}",
             f"port: {self._port or -1}",
             f'http: "127.0.0.1:{self._monitor_port or -1}"',
+            f"http_base_path: {_text(self._deployment.monitor_path)}",
             f"ports_file_dir: {_text(self._ports_dir)}",
             f"log_file: {_text(self.log)}",
             "logfile_size_limit: 64MB",
@@ -289,15 +293,16 @@ class Node:
             # What one node of a cluster says is not the last word: its store may be ahead of the others, or behind.
             port = self._monitor_port if self._deployment.options.nodes == 1 else None
             paths = {"store": str(self.store), "record": str(self._record)}
-            self._deployment.guard.ask("record", node=self.name, port=port, **paths)
+            base = self._deployment.monitor_path
+            self._deployment.guard.ask("record", node=self.name, port=port, base=base, **paths)
 
     def _monitor(self, page: str) -> tuple[int, dict[str, Any]]:
         """Read a page of the monitoring port: its status and its JSON; (0, {}) where nobody answers."""
         with closing(HTTPConnection("127.0.0.1", self._monitor_port, timeout=_HTTP_TIMEOUT)) as connection:
             try:
-                connection.request("GET", page)
+                connection.request("GET", self._deployment.monitor_path + page)
                 response = connection.getresponse()
-                body = json.loads(response.read())
+                body = load_json(response.read())
             except (OSError, HTTPException, ValueError):
                 return 0, {}  # not up yet, or frozen: the caller asks again until its deadline
         return response.status, body if isinstance(body, dict) else {}
@@ -305,7 +310,7 @@ class Node:
     def _read_ports(self) -> bool:
         for file in self._ports_dir.glob("*.ports"):
             try:
-                ports = json.loads(file.read_text())
+                ports = load_json(file.read_text())
             except (ValueError, OSError):  # half written: read again in a moment
                 return False
             self._port = urlsplit(ports["nats"][0]).port or self._port

@@ -41,9 +41,9 @@ _CHECKSUM = 8
 _CONSUMER_MAGIC, _CONSUMER_VERSION = 22, 2  # of a consumer's o.dat
 
 
-def told_streams(port: int, timeout: float) -> dict[str, dict[str, dict[str, Any]]]:
-    """Ask the monitoring port of a node for its streams, by account and name."""
-    page = read_page(port, "/jsz?accounts=true&streams=true", timeout)
+def told_streams(port: int, base: str, timeout: float) -> dict[str, dict[str, dict[str, Any]]]:
+    """Ask the monitoring port of a node, whose pages are below `base`, for its streams, by account and name."""
+    page = read_page(port, f"{base}/jsz?accounts=true&streams=true", timeout)
     return {
         account["id"]: {
             stream["name"]: {
@@ -75,7 +75,7 @@ def stored_streams(store: str) -> dict[str, dict[str, dict[str, Any]]]:
     for account, folders in stream_folders(store).items():
         for name, folder in folders.items():
             facts = found.setdefault(account, {}).setdefault(name, {})
-            with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
                 facts["created"] = json.loads(_head(folder, "meta.inf", _META_LIMIT))["Created"]
             with contextlib.suppress(OSError, ValueError, LookupError):
                 facts.update(index_head(_head(folder, "msgs/index.db", _INDEX_HEAD)))
@@ -87,7 +87,7 @@ def stored_streams(store: str) -> dict[str, dict[str, dict[str, Any]]]:
 def _stored_consumers(folder: str) -> Iterator[tuple[str, int]]:
     """Give the consumers that outlive whoever uses them, and the sequence up to which each has acknowledged all."""
     for name, consumer in _folders(os.path.join(folder, "obs")):
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
             config = json.loads(_head(consumer, "meta.inf", _META_LIMIT))
             if config.get("durable_name") and not config.get("inactive_threshold"):
                 yield name, acknowledged(_head(consumer, "o.dat", _INDEX_HEAD))

@@ -8,7 +8,6 @@ the sizes of their blocks and the log of the start still show some of what went 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from penstock.json_text import load_json
 from penstock.server.records import index_end, stream_folders, write_record
 
 __all__ = ["Held", "Loss", "losses", "record_of", "refuse"]
@@ -175,8 +175,8 @@ def _count(said: dict[str, Any]) -> str:
 def _read(record: Path) -> dict[str, Any]:
     try:
         with record.open("rb") as file:
-            content = json.loads(file.read(_READ_LIMIT))
-    except (OSError, ValueError, RecursionError):
+            content = load_json(file.read(_READ_LIMIT))
+    except (OSError, ValueError):
         return {}  # no record, or one that a power cut left half written: nothing is known
     return content if isinstance(content, dict) else {}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import secrets
 import shutil
@@ -18,6 +17,7 @@ from typing import Self
 from urllib.parse import quote, urlsplit
 
 from penstock.errors import OptionError, ServerError, StartError, StoreDamagedError, UnreachableError
+from penstock.json_text import load_json
 from penstock.options import ConnectionOptions
 from penstock.server.binary import FAST_INGEST, find_binary, version_numbers
 from penstock.server.guard_process import GuardProcess
@@ -105,7 +105,7 @@ class Server:
 
     @property
     def monitor_urls(self) -> tuple[str, ...]:
-        """The monitoring address of each node, on loopback."""
+        """The monitoring address of each node, on loopback; like the token, it lets in whoever has it."""
         return tuple(node.monitor_url for node in self._started().nodes)
 
     @property
@@ -131,6 +131,12 @@ class Server:
         """Whether any node is there."""
         return any(node.alive for node in self.nodes)
 
+    def check(self) -> None:
+        """Raise ServerError if what watches over the nodes is gone: they have ended with it, then."""
+        guard = self._started().guard
+        for node in self.nodes:
+            guard.state(node.name)
+
     def __repr__(self) -> str:
         if not self.nodes:
             return f"<Server of {self._options.nodes}, not started>"
@@ -152,6 +158,17 @@ class Server:
 
     def start(self) -> Self:
         """Start every node and wait until all are healthy; a server that runs already is left alone."""
+        try:
+            return self._start()
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            raise ServerError(
+                "The server was not started: this process has as many files open as it may.",
+                remedy="Raise the limit (ulimit -n), or close files and connections.",
+            ) from None
+
+    def _start(self) -> Self:
         with self._lock:
             if self._deployment is not None and self._deployment.guard.open:
                 return self
@@ -173,7 +190,8 @@ class Server:
                     log.warning(
                         "The store %s is in memory (tmpfs): whatever is synced there goes with a restart.", root
                     )
-                deployment = Deployment(options, binary, guard, root, self.token, None)
+                monitor_path = f"/{secrets.token_urlsafe(24)}"
+                deployment = Deployment(options, binary, guard, root, self.token, monitor_path, None)
                 _bring_up(deployment)
                 _check_losses(deployment)
                 for node in deployment.nodes:
@@ -246,6 +264,9 @@ class _Elsewhere(Server):
     def __repr__(self) -> str:
         return f"<Server at {', '.join(node.address for node in self.nodes)}, not ours>"
 
+    def check(self) -> None:
+        """Do nothing: nothing of ours watches over it."""
+
     def start(self) -> Self:
         """Do nothing: the server is not ours to start."""
         return self
@@ -270,8 +291,8 @@ def _greeting_version(plain: str) -> str:
                 raise ValueError("it hangs up without a greeting")
             held += data
     try:
-        return str(json.loads(held.removeprefix(b"INFO ").partition(b"\n")[0])["version"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+        return str(load_json(held.removeprefix(b"INFO ").partition(b"\n")[0])["version"])
+    except (ValueError, KeyError, TypeError):
         raise ValueError("it does not greet as a NATS server") from None
 
 

@@ -1,0 +1,139 @@
+"""`penstock metrics serve` and the console's /metrics against a real server, read by Prometheus' own parser."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock.connection import Connection
+from penstock.errors import InputError
+from penstock.jetstream import assets
+from penstock.metrics import MetricsServer
+from penstock.metrics.text import CONTENT_TYPE
+from penstock.model import Consumer, Stream
+from penstock.options import ConnectionOptions
+from penstock.server import Server
+from penstock.survey import SurveySettings
+from tests.live.browser import fill
+from tests.live.command import Command
+from tests.live.visitor import visiting
+
+Unique = Callable[..., str]
+QUICK = SurveySettings(every=0.1)
+
+
+def get(url: str, **headers: str) -> tuple[int, str, str]:
+    """Ask for a page: status, kind and text."""
+    parts = urlsplit(url)
+    link = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+    try:
+        link.request("GET", parts.path or "/", headers=headers)
+        answer = link.getresponse()
+        return answer.status, answer.getheader("content-type", ""), answer.read().decode()
+    finally:
+        link.close()
+
+
+def figures(text: str) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append(sample)
+    return found
+
+
+async def _make(client: Connection, name: str) -> None:
+    await assets.add_stream(client, Stream(name=name, subjects=[name]))
+    for _ in range(3):
+        await client.jetstream().publish(name, b"x")
+    await assets.add_consumer(client, name, Consumer(durable="reader"))
+
+
+def test_the_command_serves_figures_until_ctrl_c(
+    server: Server, tmp_path: Path, unique: Unique, eventually: Callable[..., Any]
+):
+    """Streams and consumers are there with their lag in messages and seconds; Ctrl-C ends it with status 0."""
+    name = unique("SCRAPED")
+    fill(server.url, lambda client: _make(client, name))
+    with Command(tmp_path, server.url).running("metrics", "serve", "--port", "0") as child:
+        url = child.wait_for("Metrics: ").split()[-1]
+        child.wait_for("It looks at")
+        status, kind, text = get(url)
+        assert (status, kind) == (200, CONTENT_TYPE)
+        found = figures(text)
+        assert found["penstock_up"][0].value == 1
+        (lag,) = [item for item in found["jetstream_consumer_num_pending"] if item.labels["stream_name"] == name]
+        assert (lag.value, lag.labels["consumer_name"]) == (3, "reader")
+
+        def age() -> Any:
+            known = figures(get(url)[2]).get("penstock_consumer_lag_seconds", [])
+            return [item.value for item in known if item.labels["stream_name"] == name and item.value > 0]
+
+        eventually(age)
+        assert get(url.replace("/metrics", "/healthz"))[::2] == (200, "ok\n")
+        assert get(url.replace("/metrics", "/other"))[0] == 404
+        assert server.token not in text
+        assert child.interrupt() == 0
+
+
+async def test_a_console_serves_the_same_behind_its_token(server: Server, unique: Unique):
+    """The console's /metrics wants the token, as every page does, and gives what a parser reads."""
+    name = unique("SEEN")
+    async with visiting(server.url) as visitor:
+        await _make(await visitor.nats(), name)
+        await visitor.survey.fresh()
+        assert (await visitor.get("/metrics", known=False)).status == 401
+        answer = await visitor.get("/metrics")
+        assert (answer.status, answer.headers["content-type"]) == (200, CONTENT_TYPE)
+        known = figures(answer.text)["jetstream_stream_last_seq"]
+        assert [item.value for item in known if item.labels["stream_name"] == name] == [3]
+
+
+async def test_a_token_and_a_name_keep_others_out(server: Server):
+    """With a token nobody reads without it; a name that is not known is turned away, as a stranger's page would be."""
+    options = ConnectionOptions(server.url)
+    async with MetricsServer(options, token="a-token-of-some-length", settings=QUICK, names=["here.example"]) as made:
+        assert await made.problem() is None
+
+        async def ask(**headers: str) -> int:
+            return (await asyncio.to_thread(get, made.url, **headers))[0]
+
+        assert await ask() == 401
+        assert await ask(Authorization="Bearer nothing") == 401
+        good = {"Authorization": "Bearer a-token-of-some-length"}
+        assert await ask(**good) == 200
+        assert await ask(Host="evil.example", **good) == 421
+        assert await ask(Host="here.example:99", **good) == 200
+        assert await ask(Host="localhost", **good) == 200
+
+
+async def test_a_server_that_is_away_is_told():
+    """Without NATS it serves penstock_up 0, and nothing that it cannot know; a port that is taken is one sentence."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        async with MetricsServer(ConnectionOptions(f"nats://127.0.0.1:{port}"), settings=QUICK) as made:
+            assert await made.problem() is not None
+            status, _, text = await asyncio.to_thread(get, made.url)
+            found = figures(text)
+            assert (status, found["penstock_up"][0].value) == (200, 0)
+            assert "jetstream_stream_total_messages" not in found
+            taken = urlsplit(made.url).port
+            with pytest.raises(InputError, match="cannot be at"):
+                await MetricsServer(ConnectionOptions("nats://127.0.0.1"), port=taken or 0).start()
+
+
+def test_a_folder_without_a_pipeline_is_told_first(tmp_path: Path):
+    """A folder that is named and holds no pipeline is one sentence, before anything is asked or served."""
+    done = Command(tmp_path, "nats://127.0.0.1:1")("metrics", "serve", "--pipeline", str(tmp_path / "nothing"))
+    assert done.returncode == 2
+    assert "There is no pipeline at" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -269,10 +269,11 @@ async def redeliver(
     seq: Annotated[list[int] | None, flag("Only these of the stream; repeat.", "SEQUENCE")] = None,
     dead: Annotated[str | None, flag("Dead-letter stream, if not STREAM-DEAD.", "STREAM")] = None,
     show: Annotated[bool, flag("Show the dead letters, and put nothing back.", "--list")] = False,
+    again: Annotated[bool, flag("Put back also what an earlier attempt may have put back.", "--again")] = False,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Put dead letters back into their stream, on their old subject."""
+    """Put dead letters back into their stream, on their old subject, each once."""
     from penstock.jetstream.deadletter import DeadLetters
 
     async with connected(ctx) as client:
@@ -296,12 +297,15 @@ async def redeliver(
         if show or not found:
             return
         confirm(f"Really put {len(found)} messages back into Stream {stream}", force)
-        done = [(letter, await letters.redeliver(letter)) for letter in found]
-    if json:
-        print_json([{"sequence": letter.sequence, "new_sequence": new} for letter, new in done])
-    else:
-        for letter, new in done:
-            typer.echo(f"Message {letter.sequence} is back as {new}.")
+        done: list[dict[str, int]] = []
+        try:
+            for letter in found:
+                done.append({"sequence": letter.sequence, "new_sequence": await letters.redeliver(letter, again=again)})
+                if not json:
+                    typer.echo("Message {sequence} is back as {new_sequence}.".format(**done[-1]))
+        finally:  # whatever fails, these are back
+            if json:
+                print_json(done)
 
 
 # -- samples of acks -------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from whom (`Nats-Counter-Sources`, `{"stream": {"subject": "10"}}`).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -23,6 +22,7 @@ from penstock.errors import (
     RemoteProtocolError,
 )
 from penstock.jetstream import assets
+from penstock.json_text import load_json
 from penstock.wire.jetstream import names
 from penstock.wire.subjects import subject_fault
 
@@ -183,8 +183,8 @@ def whole_number(text: object) -> int | None:
 
 def _object(text: str | bytes) -> dict[str, Any]:
     try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
+        content = load_json(text)
+    except ValueError:
         return {}
     return content if isinstance(content, dict) else {}
 

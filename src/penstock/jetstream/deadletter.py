@@ -6,6 +6,10 @@ them from the stream that captures them already: where a client died with the la
 letter, and `collect` writes it from the advisory. The sequence in the subject, and the condition that no letter is
 there yet, keep a message from becoming two letters. Where a letter is there of another message with that sequence,
 because the stream was made anew or restored since, the time when it was stored stands behind the sequence, too.
+
+A letter is put back once. Its message gets an id, by which the stream knows it as long as its duplicate window is; and
+before it is sent, a note on `PENSTOCK.DEAD.<stream>.back.<number>.<time>` says where that stream ended. Whoever finds
+the note of an attempt that died, and the window past, looks behind that place for the message first.
 """
 
 from __future__ import annotations
@@ -24,25 +28,33 @@ from penstock.jetstream import assets
 from penstock.jetstream.delivery import Delivery
 from penstock.model import Message, Stream, StreamSource, format_time, parse_time
 from penstock.wire.jetstream import names
-from penstock.wire.jetstream.acked import confirm, in_domain
+from penstock.wire.jetstream.acked import confirm
 from penstock.wire.jetstream.answers import number as number_of
-from penstock.wire.jetstream.answers import read_ack, read_json, text
-from penstock.wire.subjects import covers
+from penstock.wire.jetstream.answers import read_json, text
+from penstock.wire.jetstream.verdicts import Verdict, judge
+from penstock.wire.subjects import covers, subject_fault
 
 if TYPE_CHECKING:
     from penstock.connection import Connection
     from penstock.info import StreamInfo
 
-__all__ = ["DeadLetter", "DeadLetters"]
+__all__ = ["LETTERS", "DeadLetter", "DeadLetters", "is_dead_letter", "read_letter"]
 
 log = logging.getLogger("penstock.jetstream")
 
-_SUBJECT = "PENSTOCK.DEAD"
+LETTERS = "PENSTOCK.DEAD"  # what the subjects of all letters begin with
 _HEAD = "Penstock-Dead-"
 _AGAIN = "Penstock-Redelivered"
+_BACK = "back"
+_FULL = 10077
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SOON: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0)  # seconds between looks once there is news
 _NOW_AND_THEN = 30.0
+
+
+def is_dead_letter(subject: str) -> bool:
+    """Tell the subject of dead letters, or a pattern of such, from others."""
+    return subject.startswith(f"{LETTERS}.")
 
 
 @dataclass(frozen=True)
@@ -90,7 +102,7 @@ class DeadLetters:
         if self.dead == self.stream:
             raise InputError("A stream cannot keep its own dead letters.", remedy="Name another stream.")
 
-        self._letters = f"{_SUBJECT}.{self.stream}.>"
+        self._letters = f"{LETTERS}.{self.stream}.>"
         self._advisories = f"{names.MAX_DELIVERIES}.{self.stream}.*"
 
     async def ensure(self) -> None:
@@ -169,7 +181,7 @@ class DeadLetters:
             "Headers": json.dumps(message.headers),
         }
         headers = {f"{_HEAD}{name}": value for name, value in facts.items()}
-        subject = f"{_SUBJECT}.{self.stream}.{consumer}.{message.sequence}"
+        subject = f"{LETTERS}.{self.stream}.{consumer}.{message.sequence}"
         if not await self._store(subject, message, headers):
             # Of a stream that was here before, with the same sequences; or an earlier attempt wrote this letter.
             await self._store(f"{subject}-{_micros(message.time)}", message, headers)
@@ -240,34 +252,134 @@ class DeadLetters:
 
     async def letters(self, consumer: str | None = None) -> AsyncIterator[DeadLetter]:
         """Give the dead letters, oldest first, of one consumer or of all."""
-        async for number, message in self._messages(f"{_SUBJECT}.{self.stream}.{consumer or '*'}.*"):
-            yield _letter(number, message)
+        async for number, message in self._messages(f"{LETTERS}.{self.stream}.{consumer or '*'}.*"):
+            yield read_letter(number, message)
 
-    async def redeliver(self, letter: DeadLetter) -> int:
+    async def letter(self, number: int) -> DeadLetter:
+        """Give one dead letter by its number; NotFoundError if it is not there (any more)."""
+        try:
+            message = await assets.get_message(self._client, self.dead, number)
+        except NotFoundError as error:
+            what = f"There is no dead letter {number} in {self.dead}."
+            raise NotFoundError(what, remedy="It was put back or removed before.", **error.facts) from None
+        if not covers(f"{LETTERS}.{self.stream}.*.*", message.subject):
+            what = f"Message {number} of {self.dead} is no dead letter of {self.stream}."
+            raise InputError(what, remedy="Choose one of those that are listed.")
+        return read_letter(number, message)
+
+    async def redeliver(self, letter: DeadLetter, *, again: bool = False) -> int:
         """Publish a dead letter on its old subject again, and forget it; give its new sequence.
 
         Every consumer of the stream gets it, as it gets any message. The headers are the old ones, without those that
         were meant for the server, and with `Penstock-Redelivered`, which counts. A letter of a stream that copies
         others goes to the one that its message came from, and has its sequence there.
+
+        It is put back once, whatever becomes of an attempt. If nobody can tell whether an earlier one was stored, this
+        is an error; `again` puts it back all the same.
         """
-        times = int(letter.headers.get(_AGAIN, ["0"])[-1]) + 1
+        target = await self._target(letter.subject)
+        note = f"{LETTERS}.{self.stream}.{_BACK}.{letter.number}.{_micros(letter.died or letter.time)}"
+        # The time, too: a dead-letter stream that was made anew counts from 1 again.
+        made = f"{self.dead}.{letter.number}.{_micros(letter.died or letter.time)}"
+        first = await self._begin(note, target)
+        await self._check_there(letter, note if first else None)
+        sequence = None if first or again else await self._found(note, made, letter, target)
+        if sequence is None:
+            sequence = await self._publish(letter, made, target.name, note)
+        await self._drop(letter.number)
+        await self._forget(note)
+        return sequence
+
+    async def _check_there(self, letter: DeadLetter, note: str | None) -> None:
+        """Refuse a letter that somebody put back since it was read; forget our own note of it then."""
+        try:
+            if (await self.letter(letter.number)).died == letter.died:
+                return
+        except NotFoundError:
+            if note is not None:
+                await self._forget(note)
+            raise
+        what = f"Dead letter {letter.number} of {self.dead} is another one now: the stream was made anew."
+        raise NotFoundError(what, remedy="Look again at what is there.", code=404)
+
+    async def _target(self, subject: str) -> StreamInfo:
+        """Find the stream that a letter goes back to: ours, or one that it copies. No other subject is published on."""
+        if fault := subject_fault(subject, literal=True):
+            raise InputError(f"The subject {subject!r} of a dead letter {fault}.", remedy="Did somebody else write it?")
+        name = await self._client.jetstream().find_stream_name_by_subject(subject)
+        if name != self.stream:
+            config = (await assets.stream_info(self._client, self.stream)).config
+            if name not in {source.name for source in (config.mirror, *config.sources) if source is not None}:
+                what = f"The subject {subject} of a dead letter of {self.stream} belongs to stream {name} now."
+                raise InputError(what, remedy=f"Put it back after stream {self.stream} captures it again.")
+        return await assets.stream_info(self._client, name)
+
+    async def _begin(self, note: str, target: StreamInfo) -> bool:
+        """Note where the stream ends before a letter is put back; False if an earlier attempt noted it."""
+        body = {"stream": target.name, "created": _created(target), "after": target.last_sequence}
+        only = {names.EXPECTED_LAST_SUBJECT_SEQUENCE: "0"}
+        reply = await self._client.request(note, json.dumps(body).encode(), timeout=10.0, headers=only)
+        try:
+            confirm(reply.data, reply.status, self.dead, self._client.options.domain)
+        except JetStreamError as error:
+            if error.err_code == _FULL:  # letters must be able to leave a stream that is full of them
+                lasting = "it is known by its id alone, for as long as the duplicate window of stream %s"
+                log.warning(f"Stream %s takes no note of a letter that is put back: {lasting}.", self.dead, target.name)
+                return True
+            if error.err_code not in names.CONDITION_FAILED:
+                raise
+            return False
+        return True
+
+    async def _found(self, note: str, made: str, letter: DeadLetter, target: StreamInfo) -> int | None:
+        """Look for what an earlier attempt stored; None if it stored nothing, or the stream itself will tell."""
+        try:
+            told = await assets.get_message(self._client, self.dead, last_for=note)
+        except NotFoundError:
+            return None  # that attempt has just ended; the id is still known
+        window = target.config.duplicate_window or 0.0
+        assert told.time is not None
+        if ((target.time or datetime.now(UTC)) - told.time).total_seconds() < window / 2:
+            return None  # the stream knows the id
+        begun = read_json(told.data)
+        place = number_of(begun, "after") + 1
+        same = text(begun, "stream") == target.name and text(begun, "created") == _created(target)
+        kept = target.config.retention == "limits" and not target.deleted and target.first_sequence <= place
+        while same:
+            try:
+                message = await assets.get_message(self._client, target.name, place, next_for=letter.subject)
+            except NotFoundError:
+                break
+            if message.headers.get(names.MSG_ID) == [made]:
+                return message.sequence
+            place = (message.sequence or place) + 1
+        if same and kept:
+            return None
+        raise PenstockError(
+            f"Dead letter {letter.number} of {self.stream} was begun to be put back at {format_time(told.time)}, and "
+            f"nobody can tell whether it was stored: stream {target.name} no longer has all messages since then.",
+            remedy="Ask those who read the stream. `penstock consumer redeliver --again` puts it back all the same.",
+        )
+
+    async def _publish(self, letter: DeadLetter, made: str, target: str, note: str) -> int:
         headers: dict[str, str | list[str]] = {
             name: values for name, values in letter.headers.items() if not name.startswith(names.HEADER_PREFIX)
         }
-        # The time, too: a dead-letter stream that was made anew counts from 1 again.
-        made = f"{self.dead}.{letter.number}.{_micros(letter.died or letter.time)}"
-        headers |= {_AGAIN: str(times), names.MSG_ID: made}
-        reply = await self._client.request(letter.subject, letter.data, timeout=10.0, headers=headers)
-        ack = in_domain(read_ack(reply.data, reply.status), self._client.options.domain)
-        if ack.stream != self.stream and ack.stream not in await self._origins():
-            confirm(reply.data, reply.status, self.stream)
-        await self._drop(letter.number)
+        headers |= {_AGAIN: str(_times(letter) + 1), names.MSG_ID: made}
+        try:
+            reply = await self._client.request(letter.subject, letter.data, timeout=10.0, headers=headers)
+            ack = confirm(reply.data, reply.status, target, self._client.options.domain)
+        except PenstockError as error:
+            if judge(error) is not Verdict.UNKNOWN:
+                await self._forget(note)  # it was not stored, and the next attempt is the first one again
+            raise
         return ack.sequence
 
-    async def _origins(self) -> set[str]:
-        """Give the streams that ours copies: what is put back goes there, and comes to ours with everything else."""
-        config = (await assets.stream_info(self._client, self.stream)).config
-        return {source.name for source in (config.mirror, *config.sources) if source is not None}
+    async def _forget(self, note: str) -> None:
+        try:
+            await assets.purge_stream(self._client, self.dead, subject=note)
+        except JetStreamError as error:  # a note of a letter that is gone does no harm
+            log.warning("The note %s cannot be removed from stream %s: %s", note, self.dead, error)
 
     async def _messages(self, subject: str) -> AsyncIterator[tuple[int, Message]]:
         number = 1
@@ -275,7 +387,7 @@ class DeadLetters:
             try:
                 message = await assets.get_message(self._client, self.dead, number, next_for=subject)
             except NotFoundError as error:
-                if error.err_code == 10059:  # no such stream, rather than no such message
+                if error.err_code == names.STREAM_NOT_FOUND:
                     remedy = f"Nothing of {self.stream} has died yet, or name the stream with --dead."
                     what = f"There is no dead-letter stream {self.dead}."
                     raise NotFoundError(what, remedy=remedy, **error.facts) from None
@@ -290,7 +402,8 @@ class DeadLetters:
         except NotFoundError:
             return  # another one was faster
         except JetStreamError as error:
-            if error.err_code != 10043:  # the same, in the words of an older server
+            # The same, in the words of an older server, and of one whose other clients delete it at this moment.
+            if error.err_code != 10043 and "no message found" not in (error.description or ""):
                 raise
 
 
@@ -298,7 +411,19 @@ def _micros(time: datetime) -> int:
     return (time - _EPOCH) // timedelta(microseconds=1)
 
 
-def _letter(number: int, message: Message) -> DeadLetter:
+def _created(info: StreamInfo) -> str:
+    return "" if info.created is None else format_time(info.created)
+
+
+def _times(letter: DeadLetter) -> int:
+    """Give how often it was put back before; the header may be anybody's."""
+    said = letter.headers.get(_AGAIN, ["0"])[-1]
+    return int(said) if said.isascii() and said.isdigit() and len(said) < 10 else 0
+
+
+def read_letter(number: int, message: Message) -> DeadLetter:
+    """Read a message of a dead-letter stream; RemoteProtocolError if it is no letter."""
+
     def fact(name: str) -> str:
         return message.headers.get(f"{_HEAD}{name}", [""])[0]
 

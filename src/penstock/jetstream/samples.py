@@ -7,7 +7,6 @@ A consumer with `sample_freq` publishes a sample for that share of its acks on
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import math
 from collections import deque
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.connection.subscription import served
 from penstock.errors import DisconnectedError, InputError, PenstockError, RemoteProtocolError
 from penstock.jetstream import assets
+from penstock.json_text import load_json
 from penstock.times import parse_time
 from penstock.wire.jetstream import names
 
@@ -82,7 +82,7 @@ class Advisory:
 def parse_event(data: bytes) -> AckSample | Advisory:
     """Read one event of the server."""
     try:
-        content = json.loads(data)
+        content = load_json(data)
         kind, time = content["type"], parse_time(content["timestamp"])
         if kind == _SAMPLE:
             return AckSample(

@@ -12,7 +12,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ from penstock.errors import (
 )
 from penstock.info import StreamInfo
 from penstock.jetstream import assets
+from penstock.json_text import load_json
 from penstock.model import Placement, Stream
 from penstock.wire.jetstream.answers import number, read_answer
 from penstock.wire.patience import Deadline
@@ -161,7 +162,7 @@ async def _receive(
     client: Connection, stream: str, chunks: Subscription, path: Path, progress: Callable[[int], None] | None
 ) -> int:
     size, number, stretch = 0, 0, client.stretch
-    with path.open("xb", buffering=0) as file:
+    with path.open("xb", buffering=0) as file, ExitStack() as expecting:
         while True:
             message = await _next(client, stream, chunks, stretch)
             if message.reply:
@@ -169,6 +170,8 @@ async def _receive(
                 if not message.reply.endswith(f".{number}"):  # the server numbers all chunks but the last one
                     what = f"Chunk {number:,} of the backup of {stream} is missing."
                     raise RemoteProtocolError(what, remedy="It was lost between servers: make the backup again.")
+                expecting.close()  # if an ack may not be sent, none may: the last one tells it
+                expecting.enter_context(client.expecting(message.reply, chunks.end))
                 await client.publish(message.reply)
             if not message.data:
                 if message.status in (None, 204):
@@ -267,7 +270,7 @@ def _compare(state: dict[str, Any], info: StreamInfo) -> None:
 def read_meta(path: Path) -> dict[str, Any]:
     """Read what a backup is of; refuse a folder that holds none."""
     try:
-        meta = json.loads((path / META).read_text())
+        meta = load_json((path / META).read_text())
         Stream.from_json(meta["config"])
         if not isinstance(meta["state"], dict):
             raise ValueError

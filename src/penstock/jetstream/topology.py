@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.durations import parse_duration
-from penstock.errors import InputError, JetStreamError, NotFoundError, PenstockError
+from penstock.errors import DeniedError, InputError, JetStreamError, NotFoundError, PenstockError
 from penstock.info import StreamInfo
 from penstock.jetstream import assets
 from penstock.jetstream.changes import Plan, Step, consumer_step, own_metadata, stream_step
@@ -245,9 +245,11 @@ async def apply(client: Connection, topology: Topology, *, prune: bool = False, 
             await _take(client, step)
         except PenstockError as error:
             already = f"Done before it: {', '.join(done)}." if done else "Nothing was changed."
-            kind = type(error) if isinstance(error, JetStreamError) else JetStreamError
-            facts = error.facts if isinstance(error, JetStreamError) else {}
-            raise kind(f"{step.action} {step.title}: {error.what}", remedy=already, **facts) from error
+            kept = isinstance(error, JetStreamError | DeniedError)
+            kind = type(error) if kept else JetStreamError
+            facts = error.facts if kept else {}
+            remedy = f"{error.remedy} {already}" if isinstance(error, DeniedError) else already
+            raise kind(f"{step.action} {step.title}: {error.what}", remedy=remedy, **facts) from error
         if step.action != "none":
             done.append(step.title)
     left = await plan(client, topology, prune=prune)

@@ -1,0 +1,164 @@
+"""A dead letter goes back once, whatever becomes of an attempt, and only to where it came from."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from penstock.connection import Connection
+from penstock.errors import DeadlineError, DisconnectedError, InputError, NotFoundError, PenstockError
+from penstock.jetstream import assets
+from penstock.jetstream.deadletter import DeadLetters
+from penstock.jetstream.delivery import Delivery
+from penstock.jetstream.worker import Reject, Worker
+from penstock.model import Consumer, Stream
+
+WINDOW = 0.2  # seconds for which the streams here know ids
+Make = Callable[..., Awaitable[DeadLetters]]
+
+
+async def refuse(delivery: Delivery) -> None:
+    raise Reject("no")
+
+
+@pytest.fixture
+async def dead(nc: Connection, unique: Callable[..., str]) -> Make:
+    """Give the letters of a new stream whose messages all died."""
+
+    async def make(*payloads: bytes, headers: dict[str, Any] | None = None, **fields: Any) -> DeadLetters:
+        name = unique("ONCE")
+        await assets.add_stream(nc, Stream(name=name, subjects=[f"{name}.>"], duplicate_window=WINDOW, **fields))
+        await assets.add_consumer(nc, name, Consumer(durable="c"))
+        for payload in payloads:
+            await nc.jetstream().publish(f"{name}.x", payload, headers=headers)
+        await Worker(nc, name, "c", refuse, dead_letters=f"{name}-DEAD", limit=len(payloads)).run()
+        return DeadLetters(nc, name)
+
+    return make
+
+
+async def held(nc: Connection, stream: str) -> int:
+    return (await assets.stream_info(nc, stream)).last_sequence
+
+
+async def notes(nc: Connection, dead: DeadLetters) -> list[str]:
+    return [subject for subject in await assets.stream_subjects_held(nc, dead.dead) if ".back." in subject]
+
+
+async def broken(dead: DeadLetters, method: str, error: PenstockError, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an attempt die at this step."""
+
+    async def dies(*about: Any) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(dead, method, dies)
+        with pytest.raises(type(error)):
+            await dead.redeliver(await anext(dead.letters()))
+
+
+async def test_an_attempt_that_died_behind_the_ack_adds_nothing(
+    nc: Connection, dead: Make, monkeypatch: pytest.MonkeyPatch
+):
+    """Stored and not forgotten: the next attempt finds the message, at once and after the duplicate window."""
+    for wait in (0.0, 3 * WINDOW):
+        found = await dead(b"one")
+        await broken(found, "_drop", DisconnectedError("The connection is gone."), monkeypatch)
+        assert (await held(nc, found.stream), len(await notes(nc, found))) == (2, 1)
+        await asyncio.sleep(wait)  # for the window to be over: nothing tells it
+        assert await found.redeliver(await anext(found.letters())) == 2
+        assert await held(nc, found.stream) == 2
+        assert [letter async for letter in found.letters()] == []
+        assert await notes(nc, found) == []
+
+
+async def test_an_attempt_that_died_before_the_message_is_made_again(
+    nc: Connection, dead: Make, monkeypatch: pytest.MonkeyPatch
+):
+    """Noted and never sent: the next attempt finds nothing, and sends it, once."""
+    found = await dead(b"one", b"two")
+    await broken(found, "_publish", DeadlineError("No answer."), monkeypatch)
+    assert (await held(nc, found.stream), len(await notes(nc, found))) == (2, 1)
+    await nc.jetstream().publish(f"{found.stream}.x", b"another one on the same subject")
+    await asyncio.sleep(3 * WINDOW)
+    assert await found.redeliver(await anext(found.letters())) == 4
+    assert (await assets.get_message(nc, found.stream, 4)).data == b"one"
+
+
+async def test_what_nobody_can_tell_is_an_error(nc: Connection, dead: Make, monkeypatch: pytest.MonkeyPatch):
+    """The stream no longer holds what came since: the letter stays, the error says so, and `again` puts it back."""
+    found = await dead(b"one")
+    await broken(found, "_drop", DisconnectedError("The connection is gone."), monkeypatch)
+    await assets.purge_stream(nc, found.stream)
+    await asyncio.sleep(3 * WINDOW)
+    letter = await anext(found.letters())
+    with pytest.raises(PenstockError, match="nobody can tell whether it was stored"):
+        await found.redeliver(letter)
+    assert await held(nc, found.stream) == 2
+    assert await found.redeliver(letter, again=True) == 3
+    assert [letter async for letter in found.letters()] == []
+
+
+async def test_two_who_put_the_same_letter_back_put_it_back_once(nc: Connection, dead: Make):
+    """At the same time, and one after the other: one message, and the second one learns that it is back."""
+    found = await dead(b"one")
+    letter = await anext(found.letters())
+    results = await asyncio.gather(*(found.redeliver(letter) for _ in range(5)), return_exceptions=True)
+    assert {item if isinstance(item, int) else type(item) for item in results} <= {2, NotFoundError}, results
+    assert 2 in results
+    await asyncio.sleep(3 * WINDOW)
+    with pytest.raises(NotFoundError, match="no dead letter"):
+        await found.redeliver(letter)
+    assert await held(nc, found.stream) == 2
+    assert await notes(nc, found) == []
+
+
+async def test_a_refusal_leaves_nothing_behind(nc: Connection, dead: Make):
+    """A stream that takes no more: the letter stays, and the note of the attempt goes: the next one is a first one."""
+    found = await dead(b"one", max_msgs=1, discard="new")
+    with pytest.raises(PenstockError, match="maximum messages"):
+        await found.redeliver(await anext(found.letters()))
+    assert await notes(nc, found) == []
+    await assets.purge_stream(nc, found.stream)
+    assert await found.redeliver(await anext(found.letters())) == 2
+
+
+async def test_letters_leave_a_stream_that_is_full_of_them(
+    nc: Connection, dead: Make, caplog: pytest.LogCaptureFixture
+):
+    """Where no note can be kept, that is told, and the id still keeps a repeat away."""
+    found = await dead(b"one", b"two")
+    made = (await assets.stream_info(nc, found.dead)).config
+    await assets.edit_stream(nc, made.changed(max_msgs=2, discard="new"))
+    assert await found.redeliver(await anext(found.letters())) == 3
+    assert "takes no note" in caplog.text
+
+
+async def test_a_letter_goes_nowhere_else(nc: Connection, dead: Make, unique: Callable[..., str]):
+    """A letter that somebody wrote with another subject, the server's own API say, is refused, and nothing is sent."""
+    found, victim = await dead(b"one"), unique("VICTIM")
+    await assets.add_stream(nc, Stream(name=victim, subjects=[f"{victim}.>"]))
+    for number, subject in enumerate(
+        (f"$JS.API.STREAM.DELETE.{victim}", f"{victim}.x", "nowhere", f"{found.stream}.>", "a b", "")
+    ):
+        facts = {"Stream": found.stream, "Consumer": "c", "Sequence": "1", "Subject": subject, "Deliveries": "1"}
+        facts |= {"Reason": "x", "Time": "2026-01-01T00:00:00Z", "Headers": json.dumps({})}
+        headers = {f"Penstock-Dead-{name}": value for name, value in facts.items() if value}
+        await nc.jetstream().publish(f"PENSTOCK.DEAD.{found.stream}.evil.{number}", b"", headers=headers)
+    async for letter in found.letters("evil"):
+        with pytest.raises((InputError, NotFoundError)):
+            await found.redeliver(letter)
+    assert (await assets.stream_info(nc, victim)).last_sequence == 0
+    assert await notes(nc, found) == []
+
+
+async def test_a_header_of_ours_that_somebody_else_wrote_does_no_harm(nc: Connection, dead: Make):
+    """A count of redeliveries that is no number counts as none."""
+    for said in ("many", "9" * 5000, "-1", "²"):
+        found = await dead(b"one", headers={"Penstock-Redelivered": said})
+        await found.redeliver(await anext(found.letters()))
+        assert (await assets.get_message(nc, found.stream, 2)).headers["Penstock-Redelivered"] == ["1"]

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from penstock.connection import Connection, Msg
 from penstock.console.access import Access
 from penstock.console.app import build_app
+from penstock.console.audit import Audit
 from penstock.console.backend import Backend
 from penstock.console.masking import Mask
 from penstock.console.settings import Settings
 from penstock.console.upstream import Upstream
 from penstock.options import ConnectionOptions
+from penstock.survey import Survey
 from tests.live.browser import Answer
 
 PORT = 8080
@@ -26,10 +30,16 @@ PORT = 8080
 class Visitor:
     """Whoever looks at a console: `backend` is what its pages read from, `access` what lets in."""
 
-    def __init__(self, options: ConnectionOptions, settings: Settings, pipelines: Sequence[Any]) -> None:
-        self.access = Access(names=settings.names)
-        self.backend = Backend(settings, Upstream(options, timeout=settings.timeout), Mask(options), tuple(pipelines))
-        self.app = build_app(self.backend, self.access)
+    surveying: asyncio.Task[None]
+
+    def __init__(
+        self, options: ConnectionOptions, settings: Settings, pipelines: Sequence[Any], audit: Path | None = None
+    ) -> None:
+        self.access = Access(names=settings.names, write=audit is not None)
+        upstream, mask = Upstream(options, timeout=settings.timeout), Mask(options)
+        self.survey = Survey(upstream.client, pipelines=tuple(pipelines), scrub=mask.text)
+        self.backend = Backend(settings, upstream, mask, self.survey, tuple(pipelines))
+        self.app = build_app(self.backend, self.access, Audit(audit))
 
     async def nats(self) -> Connection:
         """Give the connection that the pages use, for what a test wants to be there."""
@@ -43,6 +53,7 @@ class Visitor:
         known: bool = True,
         host: str | None = "127.0.0.1",
         more: Sequence[tuple[bytes, bytes]] = (),
+        body: bytes = b"",
         **headers: str,
     ) -> Answer:
         """Ask for a path, as one who has the token unless told otherwise; redirects are not followed."""
@@ -67,8 +78,12 @@ class Visitor:
         }
         said: list[dict[str, Any]] = []
 
+        sending = [{"type": "http.request", "body": body, "more_body": False}]
+
         async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": b"", "more_body": False}
+            if not sending:
+                await asyncio.Event().wait()  # it stays until all is said
+            return sending.pop()
 
         async def send(message: Any) -> None:
             said.append(message)
@@ -101,14 +116,20 @@ class Visitor:
 
 @asynccontextmanager
 async def visiting(
-    url: str | ConnectionOptions, settings: Settings | None = None, pipelines: Sequence[Any] = ()
+    url: str | ConnectionOptions,
+    settings: Settings | None = None,
+    pipelines: Sequence[Any] = (),
+    audit: Path | None = None,
 ) -> AsyncIterator[Visitor]:
-    """Open a console on a NATS server for one visitor; its connection ends with it."""
+    """Open a console on a NATS server for one visitor; its connection ends with it. One with a log of acts lets act."""
     options = url if isinstance(url, ConnectionOptions) else ConnectionOptions(url)
-    visitor = Visitor(options, settings or Settings(), pipelines)
+    visitor = Visitor(options, settings or Settings(), pipelines, audit)
+    visitor.surveying = asyncio.create_task(visitor.survey.run())
     try:
         yield visitor
     finally:
+        visitor.surveying.cancel()
+        await asyncio.gather(visitor.surveying, return_exceptions=True)
         visitor.backend.closing.set()
         visitor.backend.disk.shutdown(cancel_futures=True)
         await visitor.backend.upstream.close()

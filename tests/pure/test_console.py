@@ -30,7 +30,7 @@ TEMPLATES = Path(__file__).resolve().parents[2] / "src" / "penstock" / "console"
 
 
 def admit(access: Access, *, cookie: str | None = None, authorization: str | None = None, **query: str) -> str:
-    return access.admit(query=query, cookie=cookie, authorization=authorization)
+    return access.admit(query=query, cookie=cookie, authorization=authorization).how
 
 
 def test_the_token_lets_in_and_nothing_else_does():

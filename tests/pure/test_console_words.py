@@ -10,19 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.console.backend import PageRequest, all_of, iso
+from penstock.console.backend import Backend, PageRequest, all_of, iso
 from penstock.console.config import config_rows
 from penstock.console.consumers import consumer_row
 from penstock.console.formatting import FILTERS, ago
 from penstock.console.masking import Mask
-from penstock.console.overview import _late, _stream
 from penstock.console.payload import encoded, preview, render
-from penstock.console.rates import Rates
 from penstock.console.settings import Settings
+from penstock.console.upstream import Upstream
 from penstock.errors import InputError, OptionError
-from penstock.info import ConsumerInfo, StreamInfo
+from penstock.info import ConsumerInfo
 from penstock.model import Consumer, Stream
 from penstock.options import ConnectionOptions
+from penstock.survey import Survey
+from penstock.survey.looks import see_consumer
 
 MASK = Mask(ConnectionOptions("nats://a-token-of-some-length@127.0.0.1:4222"))
 
@@ -301,73 +302,25 @@ def test_a_stream_without_limits_says_so():
 # -- what needs attention ----------------------------------------------------------------------------------------------
 
 
-def stream_info(**more: Any) -> StreamInfo:
-    """Give what a server says of a stream, changed in places."""
-    state = {"messages": 5, "bytes": 50, "first_seq": 1, "last_seq": 5}
-    return StreamInfo.from_json({"config": {"name": "S", "subjects": ["s"]}, "state": state, **more})
-
-
-def test_a_stream_in_trouble_is_told():
-    """A stream without a leader, with a replica that is behind, or that copies too slowly, is named with what it is."""
-    cluster = {
-        "name": "C",
-        "leader": "n1",
-        "replicas": [{"name": "n2", "current": True}, {"name": "n3", "current": True}],
-    }
-    assert _stream(stream_info()) == []
-    assert _stream(stream_info(cluster=cluster)) == []
-    late = {**cluster, "replicas": [{"name": "n2", "current": False}, {"name": "n3"}]}
-    assert [note["what"] for note in _stream(stream_info(cluster=late))] == ["n2, n3 is down, or not up to date"]
-    (note,) = _stream(stream_info(cluster={"name": "C", "replicas": []}))
-    assert "neither takes nor gives messages" in note["what"]
-    (note,) = _stream(stream_info(mirror={"name": "O", "lag": 12345, "active": 10**9}))
-    assert (note["about"], note["what"]) == ("S", "is 12,345 messages behind O")
-    sources = [{"name": "A", "lag": 0}, {"name": "B", "lag": 1}]
-    assert [note["what"] for note in _stream(stream_info(sources=sources))] == ["is 1 messages behind B"]
-
-
 def consumer_info(**more: Any) -> ConsumerInfo:
     """Give what a server says of a consumer, changed in places."""
     config = {"durable_name": "c", "max_ack_pending": more.pop("most", 10), **more.pop("config", {})}
     return ConsumerInfo.from_json({"stream_name": "S", "name": "c", "config": config, **more})
 
 
-def test_consumers_in_trouble_are_told_the_furthest_behind_first():
-    """A consumer may be stuck, redeliver and be paused at once; one without a limit of acks is never stuck."""
-    stuck = consumer_info(num_ack_pending=10, num_redelivered=3, paused=True, num_pending=1)
-    behind = consumer_info(paused=True, num_pending=100)
-    free = consumer_info(num_ack_pending=500, most=-1)
-    notes = _late([stuck, behind, free])
-    assert [note["what"].split(":")[0] for note in notes] == [
-        "is paused",
-        "10 deliveries wait for their ack, as many as may",
-        "3 messages were delivered again",
-        "is paused",
-    ]
-    assert {note["link"] for note in notes} == {"S/consumers/c"}
-
-
 def test_the_row_of_a_consumer_says_who_listens():
     """A pull consumer is listened to while requests wait, a push consumer while somebody is bound to it."""
+    options = ConnectionOptions("nats://a-token-of-some-length@127.0.0.1:1")
+    upstream = Upstream(options, timeout=1.0)
+    backend = Backend(Settings(), upstream, Mask(options), Survey(upstream.client))
+
+    def row(**answer: Any) -> Any:
+        return consumer_row(backend, see_consumer(consumer_info(**answer), None, 0.0))
+
     push = {"deliver_subject": "d"}
-    assert consumer_row(consumer_info(num_waiting=1), MASK)["listened_to"] is True
-    assert consumer_row(consumer_info(), MASK)["listened_to"] is False
-    assert consumer_row(consumer_info(config=push, push_bound=True), MASK)["listened_to"] is True
-    assert consumer_row(consumer_info(config=push, num_waiting=1), MASK)["listened_to"] is False
-    row = consumer_row(consumer_info(most=-1, config={"filter_subject": "s.a-token-of-some-length"}), MASK)
-    assert (row["max_ack_pending"], row["filter"], row["durable"]) == (None, ["s.***"], True)
-
-
-# -- rates -------------------------------------------------------------------------------------------------------------
-
-
-def test_a_rate_is_taken_over_the_last_seconds():
-    """Samples that are older than the window do not count as long as there are newer ones."""
-    rates = Rates()
-    for second, sequence in enumerate((0, 100, 200, 200, 200)):
-        rates.take("S", None, sequence, now=10.0 * second)
-    assert rates.rate("S") == 0.0
-    assert rates.history("S") == [10.0, 10.0, 0.0, 0.0]
-    assert rates.take("S", None, 500, now=50.0) == 30.0
-    assert rates.rate("nobody") is None
-    assert rates.history("nobody") == []
+    assert row(num_waiting=1)["listened_to"] is True
+    assert row()["listened_to"] is False
+    assert row(config=push, push_bound=True)["listened_to"] is True
+    assert row(config=push, num_waiting=1)["listened_to"] is False
+    found = row(most=-1, config={"filter_subject": "s.a-token-of-some-length"})
+    assert (found["max_ack_pending"], found["filter"], found["durable"]) == (None, ["s.***"], True)

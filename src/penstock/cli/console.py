@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import webbrowser
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.cli.flags import flag
 from penstock.cli.running import until_signal
+from penstock.errors import InputError
 
 if TYPE_CHECKING:
     from penstock.pipelines.project import Project
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["console", "find_pipelines"]
 
 TOKEN = "PENSTOCK_CONSOLE_TOKEN"  # noqa: S105  # the name of a variable
+WRITE_TOKEN = "PENSTOCK_CONSOLE_WRITE_TOKEN"  # noqa: S105  # the name of a variable
 
 
 async def console(
@@ -30,12 +33,31 @@ async def console(
         list[str] | None,
         flag("Folder of a pipeline to show; the one here, if none is named.", "DIR", "--pipeline"),
     ] = None,
+    protobuf: Annotated[
+        str | None, flag("File of Protobuf types (a FileDescriptorSet) to read payloads with.", "FILE")
+    ] = None,
+    protobuf_types: Annotated[
+        list[str] | None,
+        flag("Type of the payloads of subjects; can be repeated.", "SUBJECT=TYPE", "--protobuf-type"),
+    ] = None,
+    system: Annotated[
+        str | None, flag("Context of a user of the system account, for the page of the cluster.", "CONTEXT")
+    ] = None,
+    monitors: Annotated[
+        list[str] | None, flag("Monitoring port of a server, such as http://HOST:8222.", "URL", "--monitor")
+    ] = None,
     open_browser: Annotated[bool, flag("Open it in a browser.", "--open")] = False,
+    write: Annotated[bool, flag("Let those act who have the second address.", "--write")] = False,
+    audit: Annotated[Path | None, flag("Add a line for each act to this file, too.", "FILE")] = None,
 ) -> None:
-    """Serve a web console that shows streams, consumers, lag, messages, pipelines and transfers, and changes nothing.
+    """Serve a web console that shows streams, consumers, lag, messages, pipelines and transfers.
 
-    The printed address carries a token that lets its browser in; $PENSTOCK_CONSOLE_TOKEN sets one of your own.
+    It changes nothing without --write, and then only for those who open the address that is printed for acting. The
+    printed address carries a token that lets its browser in; $PENSTOCK_CONSOLE_TOKEN sets one of your own, and
+    $PENSTOCK_CONSOLE_WRITE_TOKEN that for acting.
     """
+    import logging
+
     from penstock.addresses import is_loopback
     from penstock.console import check_installed
 
@@ -46,13 +68,23 @@ async def console(
     if ctx.obj.connection_name is None:
         options = options.replace(name="penstock console")
     token = os.environ.get(TOKEN) or None
+    write_token = (os.environ.get(WRITE_TOKEN) or None) if write else None
+    if audit is not None and not write:
+        raise InputError("--audit is given, and nobody may act.", remedy="Give --write, too, or leave it out.")
+    logging.getLogger("penstock.console.acts").setLevel(logging.INFO)  # who did what is always told
     settings = Settings(host=host, port=port, names=tuple(names or ()))
-    async with Console(options, settings, token=token, pipelines=find_pipelines(pipelines)) as made:
+    more = _sight(protobuf, protobuf_types, system, monitors)
+    more |= {"write": write, "write_token": write_token, "audit": audit}
+    async with Console(options, settings, token=token, pipelines=find_pipelines(pipelines), **more) as made:
         with until_signal() as stop:
             # A token of the user's own is the user's to keep: it is not printed.
             typer.echo(f"Console: {made.address if token else made.url}")
             if token:
                 typer.echo(f"It wants the token of ${TOKEN}: add /?token=... once, or send it as a bearer token.")
+            if write:
+                typer.echo(f"To act: {made.address if write_token else made.write_url}")
+                if write_token:
+                    typer.echo(f"That wants the token of ${WRITE_TOKEN}, in the same way.")
             if not is_loopback(host):
                 typer.echo("Others can reach it, and it speaks plain HTTP: put TLS before it.", err=True)
             problem = await made.problem()
@@ -65,10 +97,26 @@ async def console(
             await stop.wait()
 
 
+def _sight(
+    protobuf: str | None, types: list[str] | None, system: str | None, monitors: list[str] | None
+) -> dict[str, Any]:
+    """Give what lets pages show more: types of payloads, and ways to ask servers about themselves."""
+    sight: dict[str, Any] = {"monitors": monitors or ()}
+    if types and protobuf is None:
+        raise InputError("--protobuf-type is given without --protobuf.", remedy="Name the file of the types, too.")
+    if protobuf is not None:
+        from penstock.console.protobuf import ProtobufTypes
+
+        sight["protobuf"] = ProtobufTypes.load(protobuf, types or ())
+    if system is not None:
+        from penstock.contexts import load_options
+
+        sight["system"] = load_options(context=system).replace(name="penstock console")
+    return sight
+
+
 def find_pipelines(folders: list[str] | None) -> list[Project]:
     """Load the pipelines that are named, or the one in this folder where there is one."""
-    from pathlib import Path
-
     if not folders and not any(Path(name).is_file() for name in ("spark-pipeline.yaml", "spark-pipeline.yml")):
         return []
     from penstock.pipelines.project import Project

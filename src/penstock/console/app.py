@@ -8,22 +8,26 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from penstock.console.access import HEADERS, Access
-from penstock.console.backend import Backend, Data, Page, PageRequest
+from penstock.console.access import ADMISSION, HEADERS, Access, is_same_site, may_act
+from penstock.console.audit import Audit
+from penstock.console.backend import Backend, Data, Download, Page, PageRequest
+from penstock.console.charts import plot
 from penstock.console.formatting import FILTERS
-from penstock.console.messages import payload
-from penstock.console.pages import PAGES
+from penstock.console.live import Feed, Painted, wants_events
+from penstock.console.metrics import metrics
+from penstock.console.pages import DOWNLOADS, PAGES
+from penstock.console.tables import turn
 from penstock.errors import DeadlineError, InputError, JetStreamError, LinkError, NotFoundError, PenstockError
 
 __all__ = ["build_app"]
@@ -31,12 +35,22 @@ __all__ = ["build_app"]
 log = logging.getLogger("penstock.console")
 
 HERE = Path(__file__).parent
-_FILES = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
+_FILES = {
+    "console.css": "text/css",
+    "console.js": "text/javascript",
+    "search.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
 _READING = ("GET", "HEAD")
 _REFUSALS = {
+    400: ("This is no address of a page.", "Write what is not ASCII as %NN, as browsers do."),
     401: (
         "This console wants its token.",
         "Open the address that the command printed, or send the header Authorization: Bearer TOKEN.",
+    ),
+    403: (
+        "You may look here, and not act; or another page sent this.",
+        "Open the address for acting, which the command printed, and begin on a page of the console.",
     ),
     404: ("There is no such page.", "The menu leads to those that are there."),
     405: ("The console only reads.", "Use the penstock command to change things."),
@@ -48,14 +62,18 @@ _REFUSALS = {
 _AGAIN = 3.0  # seconds after which a page that failed is asked for again
 
 
-def build_app(backend: Backend, access: Access) -> ASGIApp:
-    """Make the application."""
+def build_app(backend: Backend, access: Access, audit: Audit | None = None) -> ASGIApp:
+    """Make the application; acts are part of it only if somebody may act."""
     painter = Painter(backend)
-    routes = [Route("/", _home), Route("/static/{name}", _static)]
+    routes = [Route("/", _home), Route("/static/{name}", _static), Route("/metrics", partial(metrics, backend.survey))]
     routes += [Route(f"{page.path}.json", partial(painter.twin, page)) for page in PAGES]
-    # The payload comes before its message: the longer path is the more exact one.
-    routes.append(Route("/streams/{stream}/messages/{sequence}/payload", painter.download))
+    routes += [Route(path, partial(painter.download, build)) for path, build in DOWNLOADS.items()]
     routes += [Route(page.path, partial(painter.page, page)) for page in PAGES]
+    if access.write_token is not None:
+        from penstock.console.act_pages import ActPages, act_link, acts_of
+
+        routes += ActPages(painter, audit or Audit()).routes()
+        painter.templates.globals.update(act_link=act_link, acts_of=acts_of)
     return Entrance(Starlette(routes=routes, exception_handlers={404: painter.missing}), access, painter)
 
 
@@ -76,6 +94,8 @@ class Painter:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
+        self.feeds: set[Feed] = set()
+        """Open pages that are told what changes."""
         self.turn = asyncio.Semaphore(backend.settings.pages)
         # No file of ours is HTML by another name: everything that comes in is escaped.
         self.templates = Environment(
@@ -86,33 +106,61 @@ class Painter:
             lstrip_blocks=True,
         )
         self.templates.filters.update(FILTERS)
+        self.templates.globals.update(plot=plot, turn=turn, may_act=may_act)
         self.templates.globals["menu"] = [page for page in PAGES if page.menu]
 
     # -- endpoints ---------------------------------------------------------------------------------------------------
 
-    async def page(self, page: Page, request: Request) -> Response:
-        """Answer with a page."""
+    async def page(self, page: Page, request: Request) -> Response | Feed:
+        """Answer with a page, or with what changes on it as long as somebody looks."""
+        if page.refresh and request.method == "GET" and wants_events(request.headers.get("accept", "")):
+            return self._feed(page, request)
         data, status = await self._build(page.build, request)
         if status != 200:
-            return self.failed(data, status, request.url.path)
+            return self.failed(data, status, request.url.path, query=request.query_params.multi_items())
+        return html_response(self._painted(page, request, data))
+
+    def _feed(self, page: Page, request: Request) -> Response | Feed:
+        # Each feed keeps a connection; at least half of them are for those who ask.
+        if len(self.feeds) >= max(1, self.backend.settings.connections // 2):
+            return json_response(
+                self._error("Refused", "Too many pages are open.", "Close some, or turn live off."), 503
+            )
+
+        async def paint() -> Painted:
+            data, status = await self._build(page.build, request)
+            return (None, data["error"]) if status != 200 else (self._painted(page, request, data), {})
+
+        return Feed(paint, page.refresh, self.backend.closing, self.feeds)
+
+    def _painted(self, page: Page, request: Request, data: Data) -> str:
         path = asked_path(request)
         twin = f"{path}.json" + (f"?{request.url.query}" if request.url.query else "")
-        return self.html(
-            f"{page.name}.html", data, page=page, path=path, twin=twin, refresh=page.refresh, title=page.title
+        return self.paint(
+            f"{page.name}.html",
+            data,
+            page=page,
+            path=path,
+            twin=twin,
+            query=request.query_params.multi_items(),
+            refresh=page.refresh,
+            title=page.title,
         )
 
     async def twin(self, page: Page, request: Request) -> Response:
         """Answer with a page's JSON twin."""
         return json_response(*await self._build(page.build, request))
 
-    async def download(self, request: Request) -> Response:
-        """Give a payload as a file, which no browser opens by itself."""
-        data, status = await self._build(payload, request)
+    async def download(
+        self, build: Callable[[Backend, PageRequest], Awaitable[Download]], request: Request
+    ) -> Response:
+        """Give a file, which no browser opens by itself."""
+        data, status = await self._build(build, request)
         if status != 200:
             return self.failed(data, status, request.url.path)
-        sequence = request.path_params["sequence"]
-        headers = {"content-disposition": f'attachment; filename="message-{sequence}.bin"'}
-        return Response(data, media_type="application/octet-stream", headers=headers)
+        headers = {"content-disposition": f'attachment; filename="{data.name}"'}
+        kind = Response if isinstance(data.content, bytes) else StreamingResponse
+        return kind(data.content, media_type="application/octet-stream", headers=headers)
 
     async def _build(
         self, build: Callable[[Backend, PageRequest], Awaitable[Any]], request: Request
@@ -126,11 +174,8 @@ class Painter:
 
         try:
             return await self._in_time(asyncio.create_task(in_turn())), 200
-        except PenstockError as error:
-            return self._error(type(error).__name__, error.what, error.remedy), _status(error)
-        except TimeoutError:
-            what = f"NATS did not answer everything within {self.backend.settings.page_timeout:g} s."
-            return self._error("DeadlineError", what, "The server may be busy, or far away."), 504
+        except (PenstockError, TimeoutError) as error:
+            return self.trouble(error)
         except Exception:
             log.exception("The page %s failed.", request.url.path)
             return self._error("Exception", "The console made a mistake.", "Its log in the terminal tells more."), 500
@@ -153,25 +198,33 @@ class Painter:
                 making.cancel()
                 await asyncio.gather(making, return_exceptions=True)
 
+    def trouble(self, error: PenstockError | TimeoutError) -> tuple[Data, int]:
+        """Say what went wrong, and with which status."""
+        if isinstance(error, PenstockError):
+            return self._error(type(error).__name__, error.what, error.remedy), _status(error)
+        what = f"NATS did not answer everything within {self.backend.settings.page_timeout:g} s."
+        return self._error("DeadlineError", what, "The server may be busy, or far away."), 504
+
     def _error(self, kind: str, what: str, remedy: str) -> Data:
         mask = self.backend.mask
         return {"error": {"kind": kind, "what": mask.text(what), "remedy": mask.text(remedy)}}
 
     # -- responses ---------------------------------------------------------------------------------------------------
 
-    def html(self, template: str, data: Data, *, status: int = 200, **about: Any) -> Response:
-        """Paint a page; who is turned away at the entrance does not learn where NATS is."""
-        server = "" if status in (401, 405, 421) else self.backend.upstream.options.url
-        text = self.templates.get_template(template).render(data=data, server=server, **about)
-        # What others wrote may hold half a character, which cannot be written.
-        return Response(text.encode("utf-8", "replace"), status_code=status, media_type="text/html; charset=utf-8")
+    def paint(self, template: str, data: Data, *, server: str | None = None, **about: Any) -> str:
+        """Make the HTML of a page."""
+        where = self.backend.upstream.options.url if server is None else server
+        return self.templates.get_template(template).render(data=data, server=where, **about)
 
-    def failed(self, data: Data, status: int, path: str) -> Response:
-        """Paint what went wrong; the page asks again by itself where that may help."""
-        again = _AGAIN if status in (502, 503, 504) else 0.0
-        return self.html(
-            "failed.html", data, status=status, page=None, path=path, twin=None, refresh=again, title="Not now"
-        )
+    def failed(
+        self, data: Data, status: int, path: str, *, query: list[tuple[str, str]] | None = None, again: bool = True
+    ) -> Response:
+        """Paint what went wrong; the page asks again by itself where that may help, if it is one that may."""
+        wait = _AGAIN if again and status in (502, 503, 504) else 0.0
+        # Who is turned away at the entrance does not learn where NATS is.
+        server = "" if status in (401, 403, 405, 421) else None
+        about = {"page": None, "path": path, "twin": None, "query": query or [], "refresh": wait, "title": "Not now"}
+        return html_response(self.paint("failed.html", data, server=server, **about), status)
 
     async def missing(self, request: Request, error: Exception) -> Response:
         """Say that there is no such page."""
@@ -183,6 +236,11 @@ class Painter:
         kind = "NotFoundError" if status == 404 else "Refused"
         data = {"error": {"kind": kind, "what": what, "remedy": remedy}}
         return json_response(data, status) if path.endswith(".json") else self.failed(data, status, path)
+
+
+def html_response(text: str, status: int = 200) -> Response:
+    """Give a page; what others wrote may hold half a character, which cannot be written."""
+    return Response(text.encode("utf-8", "replace"), status_code=status, media_type="text/html; charset=utf-8")
 
 
 def json_response(data: Data, status: int = 200) -> Response:
@@ -223,7 +281,10 @@ class Entrance:
             await send(message)
 
         request = Request(scope, receive)
-        answer = self._refusal(request)
+        if (scope["raw_path"] + scope["query_string"]).isascii():
+            answer = self._refusal(request)
+        else:  # a browser would have quoted it, and nobody can say what text it is
+            answer = self.painter.refused(400, "/")
         await (answer or self.app)(scope, receive, send_guarded)
 
     def _refusal(self, request: Request) -> Response | None:
@@ -231,9 +292,10 @@ class Entrance:
         hosts = request.headers.getlist("host")
         if len(hosts) != 1 or not self.access.knows_host(hosts[0]):
             return self.painter.refused(421, path)
-        if request.method not in _READING:
+        acting = path.startswith("/act/") and self.access.write_token is not None
+        if request.method not in _READING and not (acting and request.method == "POST"):
             return self.painter.refused(405, path)
-        if path.startswith("/static/"):
+        if path.startswith("/static/") and path.removeprefix("/static/") in _FILES:
             return None  # nothing there is anybody's secret, and the page that asks for the token needs it
         cookie = cookie_name(request)
         admission = self.access.admit(
@@ -241,16 +303,21 @@ class Entrance:
             cookie=request.cookies.get(cookie),
             authorization=request.headers.get("authorization"),
         )
-        if admission == "in":
-            return None
-        if admission == "out":
+        ADMISSION.set(admission)
+        posted = request.method not in _READING
+        if admission.how == "in":
+            said = {"origin": request.headers.get("origin"), "fetch_site": request.headers.get("sec-fetch-site")}
+            allowed = admission.role == "write" and (not posted or is_same_site(admission, host=hosts[0], **said))
+            return self.painter.refused(403, path) if acting and not allowed else None
+        if admission.how == "out" or posted:
             return self.painter.refused(401, path)
         # The token leaves the address at once, so that it stands in no history and no picture of the screen.
         rest = [(name, value) for name, value in request.query_params.multi_items() if name not in ("token", "code")]
         place = ("/" + asked_path(request).lstrip("/\\")) + (f"?{urlencode(rest)}" if rest else "")
         entering = RedirectResponse(place, status_code=303)
-        # Lax: an address that is clicked in a mail or in a terminal must work, and there is nothing here to change.
-        entering.set_cookie(cookie, self.access.token, httponly=True, samesite="lax", path="/")
+        # Lax: an address that is clicked in a mail or in a terminal must work, and who reads changes nothing.
+        site: Literal["lax", "strict"] = "strict" if admission.role == "write" else "lax"
+        entering.set_cookie(cookie, self.access.cookie(admission.role), httponly=True, samesite=site, path="/")
         return entering
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,17 +11,33 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.connection import Connection, api_request
 from penstock.console.masking import Mask
+from penstock.console.pipeline_runs import PipelineRuns
 from penstock.console.rates import Rates
 from penstock.console.settings import Settings
 from penstock.console.upstream import Upstream
-from penstock.errors import InputError, NotFoundError
+from penstock.errors import DeniedError, InputError, LinkError, NotFoundError, PenstockError
 from penstock.info import ConsumerInfo, StreamInfo
 from penstock.jetstream.assets import checked
+from penstock.survey import Survey
 
 if TYPE_CHECKING:
+    from penstock.console.protobuf import ProtobufTypes
     from penstock.pipelines.project import Project
 
-__all__ = ["Backend", "Data", "Page", "PageRequest", "all_of", "consumers_of", "if_there", "iso", "page", "stream_page"]
+__all__ = [
+    "Backend",
+    "Data",
+    "Download",
+    "Page",
+    "PageRequest",
+    "all_of",
+    "consumers_of",
+    "if_there",
+    "iso",
+    "page",
+    "part_of",
+    "stream_page",
+]
 
 Data = dict[str, Any]
 Build = Callable[["Backend", "PageRequest"], Coroutine[Any, Any, Data]]
@@ -37,7 +53,17 @@ class Backend:
     settings: Settings
     upstream: Upstream
     mask: Mask
+    survey: Survey
+    """Looks at everything in the background; its snapshot costs nothing to read."""
     projects: tuple[Project, ...] = ()
+    runs: PipelineRuns = field(default_factory=PipelineRuns)
+    """Runs of pipelines that were started from here."""
+    protobuf: ProtobufTypes | None = None
+    """The types of Protobuf payloads, if somebody gave them."""
+    system: Upstream | None = None
+    """A connection of the system account, if somebody gave one."""
+    monitors: tuple[str, ...] = ()
+    """Where servers have their monitoring pages, if somebody said so."""
     rates: Rates = field(default_factory=Rates)
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     """Set at the end: nobody waits for pages in the making."""
@@ -83,12 +109,22 @@ class Page:
     @property
     def title(self) -> str:
         """What stands in the menu, and over it."""
-        return self.name.capitalize()
+        return self.name.capitalize().replace("_", " ")
 
     @property
     def sentence(self) -> str:
         """What it shows, as the function that makes its content says it."""
         return " ".join((self.build.__doc__ or "").split())
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file that no browser opens by itself."""
+
+    name: str
+    """Its name, of plain letters."""
+    content: bytes | AsyncIterator[bytes]
+    """All of it, or its pieces; an error among these breaks the download off."""
 
 
 def page(path: str, *, refresh: float = 0.0, menu: bool = False) -> Callable[[Build], Page]:
@@ -122,6 +158,19 @@ async def if_there(asked: Awaitable[Found]) -> Found | None:
         return await asked
     except NotFoundError:
         return None
+
+
+async def part_of(backend: Backend, asked: Awaitable[Found]) -> tuple[Found | None, str | None]:
+    """Give a part of a page, or the sentence that says why it is not there: the rest of the page is shown.
+
+    That NATS is away is no matter of a part.
+    """
+    try:
+        return await asked, None
+    except PenstockError as error:
+        if isinstance(error, LinkError) and not isinstance(error, DeniedError):
+            raise
+        return None, backend.mask.text(str(error))
 
 
 async def _listed(client: Connection, method: str, key: str, kind: Any, offset: int) -> tuple[list[Any], int]:

@@ -7,26 +7,32 @@ import contextlib
 import socket
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlencode
 
 import uvicorn
 
-from penstock.console.access import Access
+from penstock.console.access import Access, Role
 from penstock.console.app import build_app
+from penstock.console.audit import Audit
 from penstock.console.backend import Backend
 from penstock.console.masking import Mask
+from penstock.console.monitor import check_monitor
 from penstock.console.settings import Settings
 from penstock.console.upstream import Upstream
 from penstock.errors import InputError, PenstockError
 from penstock.options import ConnectionOptions
+from penstock.survey import Survey
 
 if TYPE_CHECKING:
+    from penstock.console.protobuf import ProtobufTypes
     from penstock.pipelines.project import Project
 
 __all__ = ["Console"]
 
 _START = 10.0  # seconds until it must listen
+_TAKES = 60.0  # seconds in which a browser must take some of what it is sent
 _GOODBYE = 2  # seconds that pages in the making may take at the end
 
 
@@ -38,24 +44,36 @@ class _Quiet(uvicorn.Server):
         self.idle = idle
         self.listening = asyncio.Event()
         self._since: dict[Any, float] = {}
+        self._full: dict[Any, float] = {}
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.listening.set()
 
     async def on_tick(self, counter: int) -> bool:
-        """Hang up on whoever is connected and asks for nothing: uvicorn lets them stay, and room is bounded."""
+        """Hang up on whoever asks for nothing, or takes nothing: uvicorn lets them stay, and room is bounded."""
         now = time.monotonic()
         silent = [item for item in self.server_state.connections if _is_silent(item)]
         self._since = {item: self._since.get(item, now) for item in silent}
         for item, since in self._since.items():
             if now - since > self.idle:
                 item.transport.close()
+        # Whoever takes nothing of what is sent: what waits for them cannot be sent before the end, either.
+        full = [item for item in self.server_state.connections if _is_full(item)]
+        self._full = {item: self._full.get(item, now) for item in full}
+        for item, since in self._full.items():
+            if now - since > _TAKES:
+                item.transport.abort()
         return await super().on_tick(counter)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def _is_full(connection: Any) -> bool:
+    """Tell whether somebody does not take what is sent to him; every protocol of uvicorn for requests keeps that."""
+    return bool(connection.flow.write_paused)
 
 
 def _is_silent(connection: Any) -> bool:
@@ -67,8 +85,8 @@ def _is_silent(connection: Any) -> bool:
 class Console:
     """The web console of one NATS account: `async with Console(options) as console`, then `console.url`.
 
-    It only reads. Whoever wants to see it must show its token, which `url` carries. NATS need not be there: the pages
-    say so until it is.
+    It only reads, unless `write` lets those act who show another token, `write_token`. Whoever wants to see it must
+    show its token, which `url` carries. NATS need not be there: the pages say so until it is.
     """
 
     def __init__(
@@ -78,12 +96,32 @@ class Console:
         *,
         token: str | None = None,
         pipelines: Sequence[Project] = (),
+        protobuf: ProtobufTypes | None = None,
+        system: ConnectionOptions | None = None,
+        monitors: Sequence[str] = (),
+        write: bool = False,
+        write_token: str | None = None,
+        audit: str | Path | None = None,
     ) -> None:
         self.settings = settings or Settings()
         names = (*self.settings.names, self.settings.host)
-        self.access = Access(token, names=names)
+        self.access = Access(token, names=names, write=write, write_token=write_token)
+        self._audit = Audit(None if audit is None else Path(audit))
         self._upstream = Upstream(options, timeout=self.settings.timeout)
-        self._backend = Backend(self.settings, self._upstream, Mask(options), tuple(pipelines))
+        mask, projects = Mask(options), tuple(pipelines)
+        self._system = None if system is None else Upstream(system, timeout=self.settings.timeout)
+        self._survey = Survey(self._upstream.client, pipelines=projects, scrub=mask.text)
+        self._backend = Backend(
+            self.settings,
+            self._upstream,
+            mask,
+            self._survey,
+            projects,
+            protobuf=protobuf,
+            system=self._system,
+            monitors=tuple(check_monitor(url) for url in monitors),
+        )
+        self._surveying: asyncio.Task[None] | None = None
         self._socket: socket.socket | None = None
         self._place: tuple[str, int] | None = None
         self._server: _Quiet | None = None
@@ -108,9 +146,16 @@ class Console:
         """The address with the token: whoever has it may look."""
         return f"{self.address}/?{urlencode({'token': self.access.token})}"
 
+    @property
+    def write_url(self) -> str | None:
+        """The address with the token for acting: whoever has it may look and act. None if nobody may."""
+        token = self.access.write_token
+        return None if token is None else f"{self.address}/?{urlencode({'token': token})}"
+
     def url_once(self) -> str:
-        """Give an address that lets one browser in, once, within a minute: for the arguments of a program."""
-        return f"{self.address}/?{urlencode({'code': self.access.code()})}"
+        """Give an address that lets one browser in, once, within a minute, to act if somebody may: for a program."""
+        role: Role = "read" if self.access.write_token is None else "write"
+        return f"{self.address}/?{urlencode({'code': self.access.code(role)})}"
 
     async def problem(self) -> PenstockError | None:
         """Try NATS, and give the error where it does not answer."""
@@ -129,7 +174,7 @@ class Console:
         self._socket = _listen(self.settings)
         self._place = self._socket.getsockname()[:2]
         config = uvicorn.Config(
-            build_app(self._backend, self.access),
+            build_app(self._backend, self.access, self._audit),
             http="h11",
             ws="none",
             lifespan="off",
@@ -155,6 +200,7 @@ class Console:
             raise
         finally:
             listening.cancel()
+        self._surveying = asyncio.create_task(self._survey.run())
         return self
 
     async def stop(self) -> None:
@@ -164,10 +210,17 @@ class Console:
             self._server.should_exit = True
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
+        if self._surveying is not None:
+            self._surveying.cancel()
+            await asyncio.gather(self._surveying, return_exceptions=True)
+            self._surveying = None
         if self._socket is not None:
             self._socket.close()
+        await self._backend.runs.close()
         self._backend.disk.shutdown(wait=False, cancel_futures=True)
         await self._upstream.close()
+        if self._system is not None:
+            await self._system.close()
 
     async def __aenter__(self) -> Self:
         return await self.start()

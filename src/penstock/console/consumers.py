@@ -2,73 +2,101 @@
 
 from __future__ import annotations
 
-from penstock.console.backend import Backend, Data, PageRequest, all_of, consumers_of, iso, page, stream_page
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from penstock.console.backend import Backend, Data, PageRequest, iso, page
 from penstock.console.config import config_rows
-from penstock.console.masking import Mask
-from penstock.info import ConsumerInfo
+from penstock.console.seen import all_consumers, consumer_states, coverage, series, troubles
+from penstock.console.tables import Listing
 from penstock.jetstream import assets
+from penstock.survey import ConsumerState
 
-__all__ = ["consumer", "consumer_row", "consumers"]
+__all__ = ["consumer", "consumer_row", "consumers", "consumers_in"]
 
-_STREAMS = 100  # whose consumers one page lists
+SORTS: dict[str, Callable[[ConsumerState], Any]] = {
+    "lag": lambda state: (state.lag, state.ack_pending),
+    "age": lambda state: state.lag_seconds,
+    "stream": lambda state: (state.stream, state.name),
+    "name": lambda state: (state.name, state.stream),
+    "rate": lambda state: state.rate,
+    "ack_pending": lambda state: state.ack_pending,
+    "redelivered": lambda state: state.redelivered,
+    "delivered": lambda state: state.delivered.last,
+    "acked": lambda state: state.acked.last,
+}
 
 
-def consumer_row(info: ConsumerInfo, mask: Mask) -> Data:
+def consumers_in(
+    backend: Backend, request: PageRequest, found: Iterable[ConsumerState], *, most: int, prefix: str = ""
+) -> Listing[ConsumerState]:
+    """Choose the consumers that a table shows, the furthest behind first unless asked otherwise."""
+    return Listing.of(
+        request,
+        found,
+        SORTS,
+        sort="-lag",
+        words=lambda state: (state.stream, state.name, *state.filter),
+        most=min(most, backend.settings.rows),
+        prefix=prefix,
+    )
+
+
+def consumer_row(backend: Backend, state: ConsumerState) -> Data:
     """Give what a table says of a consumer."""
-    most = info.config.max_ack_pending
     return {
-        "stream": info.stream,
-        "name": info.name,
-        "kind": "push" if info.config.deliver_subject else "pull",
-        "durable": bool(info.config.durable),
-        "filter": mask.plain(info.config.filter_subjects or [item for item in [info.config.filter_subject] if item]),
-        "ack_policy": info.config.ack_policy,
-        "lag": info.pending,
-        "ack_pending": info.ack_pending,
-        "max_ack_pending": most if most is not None and most > 0 else None,
-        "redelivered": info.redelivered,
-        "waiting": info.waiting,
-        "delivered": {"sequence": info.delivered.stream, "time": iso(info.delivered.last)},
-        "acked": {"sequence": info.ack_floor.stream, "time": iso(info.ack_floor.last)},
-        "paused": info.paused,
+        "stream": state.stream,
+        "name": state.name,
+        "kind": state.kind,
+        "durable": state.durable,
+        "filter": backend.mask.plain(state.filter),
+        "ack_policy": state.ack_policy,
+        "lag": state.lag,
+        "lag_seconds": state.lag_seconds,
+        "rate": state.rate,
+        "ack_pending": state.ack_pending,
+        "max_ack_pending": state.max_ack_pending,
+        "redelivered": state.redelivered,
+        "waiting": state.waiting,
+        "delivered": {"sequence": state.delivered.stream, "time": iso(state.delivered.last)},
+        "acked": {"sequence": state.acked.stream, "time": iso(state.acked.last)},
+        "paused": state.paused,
         # A pull consumer that nobody asks, and a push consumer without a listener, deliver nothing.
-        "listened_to": info.push_bound if info.config.deliver_subject else info.waiting > 0,
+        "listened_to": state.listened_to,
+        "bookmark": state.bookmark,
+        "sourcing": state.sourcing,
+        "trouble": troubles(backend, state.subject),
     }
 
 
 @page("/consumers", refresh=3, menu=True)
 async def consumers(backend: Backend, request: PageRequest) -> Data:
-    """The consumers of all streams: lag, acks that are missing, redeliveries, the furthest behind first."""
+    """The consumers of all streams: lag in messages and in time, acks that are missing, redeliveries."""
     client = await backend.upstream.client()
-    offset = request.number("offset", 0)
-    found, total = await stream_page(client, offset)
-    looked = found[:_STREAMS]
-    read = [info.name for info in looked if info.consumers]
-    answers = await all_of(read, lambda stream: consumers_of(client, stream))
-    rows = [consumer_row(info, backend.mask) for infos, _ in answers for info in infos]
-    rows.sort(key=lambda row: (-row["lag"], -row["ack_pending"], row["stream"], row["name"]))
-    shown = rows[: backend.settings.rows]
-    following = offset + len(looked)
-    return {
-        "consumers": shown,
-        "left_out": max(0, sum(count for _, count in answers) - len(shown)),
-        "streams": {"first": offset + 1 if looked else 0, "last": following if looked else 0, "total": total},
-        "next": following if looked and following < total else None,
-        "previous": max(0, offset - _STREAMS) if offset else None,
-    }
+    found, now = await all_consumers(backend, client)
+    table = consumers_in(backend, request, found, most=backend.settings.rows)
+    rows = [consumer_row(backend, state) for state in table.items]
+    left_out = table.total - len(rows)
+    return {"consumers": rows, **table.about(), "left_out": left_out, "coverage": coverage(backend, now)}
 
 
 @page("/streams/{stream}/consumers/{consumer}", refresh=3)
 async def consumer(backend: Backend, request: PageRequest) -> Data:
-    """One consumer: how far it is, and its configuration."""
+    """One consumer: how far it is and was, how it is acknowledged, and its configuration."""
     client = await backend.upstream.client()
     info = await assets.consumer_info(client, request.path["stream"], request.path["consumer"])
-    state = await assets.stream_info(client, info.stream)
+    stream = await assets.stream_info(client, info.stream)
+    (state,) = consumer_states(backend, [info])
     return {
-        "consumer": consumer_row(info, backend.mask),
+        "consumer": consumer_row(backend, state),
+        "acks": {"sampled": state.acks, "p50": state.ack_p50, "p99": state.ack_p99, "wait": state.ack_wait},
+        "history": series(
+            *(backend, state.subject),
+            *("lag", "lag_seconds", "rate", "redelivered", "ack_pending", "ack_p50", "ack_p99"),
+        ),
         "created": iso(info.created),
         "config": backend.mask.plain(info.raw["config"]),
         "config_rows": config_rows(info.config, backend.mask),
-        "stream_last": state.last_sequence,
+        "stream_last": stream.last_sequence,
         "leader": info.placed.leader,
     }

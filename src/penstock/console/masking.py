@@ -32,6 +32,11 @@ class Mask:
             data = data.replace(secret.encode(), MASK.encode())
         return data
 
+    @property
+    def longest(self) -> int:
+        """How many bytes the longest secret has that is looked for; 0 if there is none."""
+        return max((len(secret.encode()) for secret in self._long), default=0)
+
     def headers(self, headers: Mapping[str, list[str]]) -> dict[str, list[str]]:
         """Mask the values of headers whose names tell that they are a login."""
         shown: dict[str, list[str]] = {}

@@ -1,24 +1,28 @@
-"""Stored messages: a page of them, newest first, and one of them with its headers and payload.
+"""Stored messages: a page of them, newest first or from a place on, and one of them with its headers and payload.
 
-A page is filled by asking for one sequence after the other, downwards, because the server finds the next message of a
-subject but never the one before. Gaps and the markers of the Spark sink cost a look each, so a page has a number of
-looks; it says how far it came, and a link goes on from there.
+A page without a filter is filled by asking for one sequence after the other, downwards. Gaps and the markers of the
+Spark sink cost a look each, so a page has a number of looks; it says how far it came, and a link goes on from there.
+Whatever is looked for is found by `search`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock.connection import Connection
 from penstock.console.backend import Backend, Data, PageRequest, all_of, if_there, iso, page
-from penstock.console.payload import FORMS, Form, encoded, preview, render
-from penstock.errors import InputError, NotFoundError
+from penstock.console.criteria import MessageCriteria
+from penstock.console.payload import FORMS, Form, Shown, encoded, render
+from penstock.console.search import SearchStep, row, search
+from penstock.console.seen import count_markers
+from penstock.console.whole import chunk_facts, whole_payload
+from penstock.errors import InputError, NotFoundError, PenstockError
 from penstock.info import StreamInfo
 from penstock.jetstream import assets
 from penstock.model import Message
 from penstock.spark.markers import is_marker
 
-__all__ = ["MessageRows", "message", "messages", "newest", "payload", "row"]
+__all__ = ["MessageRows", "fetch_message", "form_facts", "message", "messages", "newest", "row", "tail"]
 
 _BLOCK = 16  # sequences that are asked for together
 _FILTERS = 10  # subjects of a stream whose newest message is asked for
@@ -26,7 +30,7 @@ _FILTERS = 10  # subjects of a stream whose newest message is asked for
 
 @dataclass
 class MessageRows:
-    """What a look through a stream gave."""
+    """What a look at the newest messages of a stream gave."""
 
     messages: list[Message] = field(default_factory=list)
     markers: int = 0
@@ -93,99 +97,163 @@ async def _end_of_rows(client: Connection, info: StreamInfo) -> int | None:
     return max(await all_of(plain, last)) + 1
 
 
-async def _following(backend: Backend, client: Connection, info: StreamInfo, subject: str, start: int) -> MessageRows:
-    """Look for messages of a subject upwards from a sequence; the server finds each next one itself."""
-    found = MessageRows(start=start)
-    left = backend.settings.message_bytes
-    place = start
-    while len(found.messages) < backend.settings.messages and left > 0:
-        item = await if_there(assets.get_message(client, info.name, place, next_for=subject))
-        if item is None:
-            found.end = info.last_sequence + 1
-            return found
-        found.messages.append(item)
-        left -= len(item.data)
-        place = (item.sequence or place) + 1
-    found.end = place
-    found.older = place  # here: where to go on, upwards
-    return found
+@page("/streams/{stream}/messages")
+async def messages(backend: Backend, request: PageRequest) -> Data:
+    """Messages of a stream, newest first; `?from=` a sequence, a time or a duration ago, oldest first.
 
-
-def row(backend: Backend, message: Message) -> Data:
-    """Give what a table says of a message."""
+    `?subject=`, `?header=` and `?text=` find messages by subject, header, and text in the payload, a bounded step at a
+    time. Markers of the Spark sink are left out without `?markers=yes`.
+    """
+    before = request.number("before", 0) or None
+    criteria = MessageCriteria.read(request.query, before)
+    client = await backend.upstream.client()
+    info = await assets.stream_info(client, request.path["stream"])
+    markers = await count_markers(client, info) or 0
+    if criteria.subject or criteria.start or criteria.is_search:
+        step = await search(backend, client, info, criteria)
+    else:
+        rows = await newest(
+            backend, client, info, count=backend.settings.messages, before=before, markers=criteria.markers
+        )
+        shown = [row(backend, item) for item in rows.messages]
+        step = SearchStep(shown, rows.markers, start=rows.start, end=rows.end, next=rows.older)
+    upwards = bool(criteria.start)
     return {
-        "sequence": message.sequence,
-        "time": iso(message.time),
-        "subject": backend.mask.plain(message.subject),
-        "size": len(message.data),
-        "headers": len(message.headers),
-        "preview": preview(backend.mask.data(message.data)),
-        "marker": is_marker(message.subject),
+        "stream": info.name,
+        "subject": backend.mask.plain(criteria.subject) or None,
+        "header": backend.mask.plain(criteria.header) or None,
+        "text": backend.mask.plain(criteria.text) or None,
+        "from": criteria.start or None,
+        "order": "oldest first" if upwards else "newest first",
+        "with_markers": criteria.markers,
+        "messages": step.rows,
+        "markers": step.markers,
+        "looked_at": {"start": step.start, "end": step.end},
+        "search": _progress(info, criteria, step) if criteria.subject or criteria.is_search else None,
+        "next": step.next,
+        "next_query": None if step.next is None else _further(criteria, step.next),
+        "markers_query": criteria.query(markers="yes", before=None),
+        "plain_query": criteria.query(from_="", before=None),
+        "most": backend.settings.messages,
+        "first": info.first_sequence,
+        "last": info.last_sequence,
+        "held": max(0, info.messages - markers),
+        "markers_held": markers,
     }
 
 
-@page("/streams/{stream}/messages")
-async def messages(backend: Backend, request: PageRequest) -> Data:
-    """Messages of a stream, newest first; with `?subject=` those of a subject, oldest first."""
+@page("/streams/{stream}/tail", refresh=1)
+async def tail(backend: Backend, request: PageRequest) -> Data:
+    """The newest messages of a stream as they are stored, all or those of a subject, with a header or a text."""
+    criteria = replace(MessageCriteria.read(request.query), start="", markers=False)
     client = await backend.upstream.client()
     info = await assets.stream_info(client, request.path["stream"])
-    subject = request.query.get("subject", "").strip()
-    markers = request.query.get("markers") == "yes"
-    if any(letter.isspace() for letter in subject) or len(subject) > 500:
-        raise InputError("The subject has spaces, or is very long.", remedy="Write one such as orders.eu.>.")
-    if subject:
-        found = await _following(backend, client, info, subject, max(1, request.number("from", info.first_sequence)))
+    rate = backend.rates.take(info.name, iso(info.created), info.last_sequence)
+    count = backend.settings.messages
+    if criteria.subject or criteria.is_search:
+        # Among so many of the newest: it is looked through again every second.
+        lowest = max(1, info.last_sequence + 1 - backend.settings.lookups)
+        step = await search(backend, client, info, criteria, lowest=lowest)
     else:
-        before = request.number("before", 0) or None
-        found = await newest(backend, client, info, count=backend.settings.messages, before=before, markers=markers)
+        rows = await newest(backend, client, info, count=count)
+        shown = [row(backend, item) for item in rows.messages]
+        step = SearchStep(shown, rows.markers, start=rows.start, end=rows.end)
     return {
         "stream": info.name,
-        "subject": subject or None,
-        "with_markers": markers,
-        "messages": [row(backend, item) for item in found.messages],
-        "markers": found.markers,
-        "looked_at": {"start": found.start, "end": found.end},
-        "next": found.older,
-        "first": info.first_sequence,
+        "subject": backend.mask.plain(criteria.subject) or None,
+        "header": backend.mask.plain(criteria.header) or None,
+        "text": backend.mask.plain(criteria.text) or None,
+        "messages": step.rows,
+        "markers": step.markers,
+        "looked_at": {"start": step.start, "end": step.end},
+        "rate": rate,
+        "faster": rate is not None and rate > (backend.settings.lookups if criteria.is_search else count),
+        "plain_query": criteria.query(),
         "last": info.last_sequence,
-        "held": info.messages,
+    }
+
+
+def _further(criteria: MessageCriteria, place: int) -> str:
+    return criteria.query(from_=place) if criteria.start else criteria.query(before=place)
+
+
+def _progress(info: StreamInfo, criteria: MessageCriteria, step: SearchStep) -> Data:
+    """Say how far a search is through the stream, in hundredths."""
+    first, end = max(1, info.first_sequence), info.last_sequence + 1
+    through = step.end - first if criteria.start else end - step.start
+    return {
+        "looked": step.looked,
+        "bytes": step.bytes,
+        "percent": 100 if step.next is None else max(0, min(99, 100 * through // max(1, end - first))),
+        "over": step.next is None,
+        "full": len(step.rows),
     }
 
 
 @page("/streams/{stream}/messages/{sequence}")
 async def message(backend: Backend, request: PageRequest) -> Data:
-    """One message: headers, and the payload as JSON, text or hex; `/payload` behind it downloads it."""
-    client = await backend.upstream.client()
-    found = await _fetch(client, request)
+    """One message: headers, and the payload as JSON, text, Protobuf or hex, or whole if it came in chunks.
+
+    `/payload` behind it downloads the payload; with `?whole=yes`, that of all chunks together.
+    """
     wanted = request.query.get("as", "")
     if wanted and wanted not in FORMS:
         raise InputError(f"A payload cannot be shown as {wanted[:20]!r}.", remedy=f"Known: {', '.join(FORMS)}.")
+    client = await backend.upstream.client()
+    found = await fetch_message(client, request)
     data, headers = backend.mask.data(found.data), backend.mask.headers(found.headers)
+    chunk = chunk_facts(backend, found)
+    size, whole_of = len(found.data), None
+    if chunk is not None and request.query.get("whole") == "yes":
+        try:
+            whole, size = await whole_payload(backend, client, found)
+            data, whole_of = backend.mask.data(whole), chunk["id"]
+        except PenstockError as error:  # of this part; the chunk itself is shown
+            chunk["trouble"] = backend.mask.text(str(error))
     form: Form | None = next((item for item in FORMS if item == wanted), None)
-    shown = render(data, backend.settings.payload_bytes, form)
+    types = _types(backend, found, request.query.get("type", ""))
+    shown = render(data, backend.settings.payload_bytes, form, backend.protobuf, types["chosen"])
     return {
         "stream": found.stream,
         "sequence": found.sequence,
         "subject": backend.mask.plain(found.subject),
         "time": iso(found.time),
-        "size": len(found.data),
+        "size": size,
         "headers": [{"name": name, "value": value} for name, values in headers.items() for value in values],
         "marker": is_marker(found.subject),
-        "form": shown.form,
-        "forms": list(shown.possible),
-        "text": shown.text,
-        "shown": shown.shown,
-        "cut": shown.cut,
+        "chunk": chunk,
+        "whole": whole_of is not None,
+        "types": types,
+        **form_facts(shown),
+        "cut": shown.shown < size,
         "data": encoded(data, backend.settings.payload_bytes),
     }
 
 
-async def payload(backend: Backend, request: PageRequest) -> bytes:
-    """Give the whole payload of a message."""
-    return backend.mask.data((await _fetch(await backend.upstream.client(), request)).data)
+def form_facts(shown: Shown) -> Data:
+    """Give how a payload is shown, as pages and their twins say it."""
+    return {
+        "form": shown.form,
+        "forms": list(shown.possible),
+        "text": shown.text,
+        "shown": shown.shown,
+        "note": shown.note,
+    }
 
 
-async def _fetch(client: Connection, request: PageRequest) -> Message:
+def _types(backend: Backend, found: Message, asked: str) -> Data:
+    """Give the Protobuf types that there are, and the one that a payload is read as."""
+    if backend.protobuf is None:
+        return {"known": [], "left_out": 0, "chosen": None}
+    known, most = backend.protobuf.types, backend.settings.rows
+    chosen = asked or backend.protobuf.type_of(found.subject, found.headers)
+    if chosen is not None and chosen not in known:
+        raise InputError(f"There is no Protobuf type {chosen[:80]!r} here.", remedy="The page lists those that are.")
+    return {"known": list(known[:most]), "left_out": max(0, len(known) - most), "chosen": chosen}
+
+
+async def fetch_message(client: Connection, request: PageRequest) -> Message:
+    """Give the message that a path names."""
     stream, text = request.path["stream"], request.path["sequence"]
     if not (text.isascii() and text.isdigit() and 0 < len(text) < 20 and int(text) > 0):
         raise InputError(f"{text[:40]!r} is no sequence.", remedy="Sequences are numbers from 1 on.")

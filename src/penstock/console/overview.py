@@ -1,63 +1,70 @@
-"""The overview: the server, what the account uses, and what needs somebody's attention."""
+"""The overview: the server, what the account uses, a picture of what flows where, and what needs attention.
+
+Everything but the server's own line is read from the survey, which looks at every stream, consumer and pipeline in the
+background: the page costs nothing, however many there are, and says what was not looked at.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from penstock.connection import Connection
-from penstock.console.backend import Backend, Data, PageRequest, all_of, consumers_of, iso, page, stream_page
-from penstock.errors import JetStreamError, NoRespondersError
-from penstock.info import ConsumerInfo, StreamInfo
-from penstock.jetstream import assets
+from penstock.console.backend import Backend, Data, PageRequest, iso, page
+from penstock.console.picture import draw
+from penstock.survey import Snapshot, Survey, Trouble
 
 __all__ = ["overview"]
 
-_NO_JETSTREAM = (10039, 10076)  # not on for the account, not on at all
-_FULL = 0.9  # the share of a limit from which on somebody should look
 _BUSY = 8  # streams that are shown here
-_NEEDED_STREAMS = 50  # whose consumers are looked at
+_FIRST = 3.0  # seconds that a page waits for the first round
 
 
 @page("/overview", refresh=3, menu=True)
 async def overview(backend: Backend, request: PageRequest) -> Data:
-    """The server, what the account uses, the streams written to last, and what needs attention."""
+    """The server, what the account uses, what flows where, the streams written to last, and what needs attention."""
     client = await backend.upstream.client()
-    data: Data = {"server": await _server(backend, client), "jetstream": None, "streams": [], "attention": []}
-    try:
-        account = await assets.account_info(client)
-    except (NoRespondersError, JetStreamError) as error:
-        if isinstance(error, JetStreamError) and error.err_code not in _NO_JETSTREAM:
-            raise
-        return data  # there is no JetStream, and the page says so
-    data["jetstream"] = _account(account)
-    found, total = await stream_page(client)
-    for info in found:
-        backend.rates.take(info.name, iso(info.created), info.last_sequence)
-    used = [info for info in found if info.consumers][:_NEEDED_STREAMS]
-    answers = await all_of(used, lambda info: consumers_of(client, info.name))
-    consumers = [item for items, _ in answers for item in items]
-    recent = sorted(found, key=lambda info: iso(info.last_time) or "", reverse=True)
-    data["streams"] = [
-        {
-            "name": info.name,
-            "messages": info.messages,
-            "bytes": info.bytes,
-            "last_time": iso(info.last_time),
-            "rate": backend.rates.rate(info.name),
-        }
-        for info in recent[:_BUSY]
-    ]
-    notes = [*_full(account), *(note for info in found for note in _stream(info)), *_late(consumers)]
-    data["attention"] = notes[: backend.settings.rows]
-    data["attention_left_out"] = len(notes) - len(data["attention"])
-    data["looked_at"] = {
-        "streams": len(found),
-        "of": total,
-        "consumers": len(consumers),
-        "consumers_of": sum(info.consumers for info in found),
+    server = await _server(backend, client)
+    snapshot = await _surveyed(backend.survey)
+    if backend.survey.error is not None and not snapshot.covered.rounds:
+        raise backend.survey.error
+    shown = snapshot.trouble[: backend.settings.rows]
+    recent = sorted(snapshot.streams.values(), key=lambda state: iso(state.last_time) or "", reverse=True)
+    return {
+        "server": server,
+        "jetstream": _account(snapshot.account) if snapshot.jetstream and snapshot.account else None,
+        "problem": snapshot.problem,
+        "is_on": snapshot.jetstream is not False,
+        "streams": [
+            {
+                "name": state.name,
+                "messages": state.messages,
+                "markers": state.markers,
+                "bytes": state.bytes,
+                "last_time": iso(state.last_time),
+                "rate": state.rate,
+            }
+            for state in recent[:_BUSY]
+        ],
+        "attention": [_note(trouble, backend) for trouble in shown],
+        "attention_left_out": len(snapshot.trouble) - len(shown),
+        "severe": sum(trouble.severe for trouble in snapshot.trouble),
+        "looked_at": _covered(snapshot, backend),
+        "picture": vars(draw(snapshot, backend.mask.plain)),
     }
-    return data
+
+
+async def _surveyed(survey: Survey) -> Snapshot:
+    """Give the newest snapshot; just after the start, wait a little for the first round."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_FIRST):
+            while not survey.snapshot.covered.rounds and survey.error is None:
+                await survey.next()
+    return survey.snapshot
 
 
 async def _server(backend: Backend, client: Connection) -> Data:
@@ -83,7 +90,7 @@ def _login(backend: Backend) -> str:
     return next((text for name, text in ways.items() if getattr(options, name) is not None), "none")
 
 
-def _account(account: dict[str, Any]) -> Data:
+def _account(account: Mapping[str, Any]) -> Data:
     limits, api = account.get("limits") or {}, account.get("api") or {}
     used = {
         name: {"used": account.get(name, 0), "limit": max(limits.get(f"max_{name}") or 0, 0) or None}
@@ -93,48 +100,36 @@ def _account(account: dict[str, Any]) -> Data:
     return {"domain": account.get("domain"), **used, "api": calls}
 
 
-def _note(kind: str, about: str, link: str | None, what: str) -> Data:
-    return {"kind": kind, "about": about, "link": link, "what": what}
+def _note(trouble: Trouble, backend: Backend) -> Data:
+    return {
+        "kind": trouble.subject[0],
+        "rule": trouble.kind,
+        "about": trouble.about,
+        "link": trouble.page,
+        "what": backend.mask.text(trouble.says),
+        "since": _moment(trouble.since),
+        "severe": trouble.severe,
+    }
 
 
-def _full(account: dict[str, Any]) -> list[Data]:
-    known = _account(account)
-    return [
-        _note("account", name, None, f"{100 * part['used'] / part['limit']:.0f} % of the account's limit is used")
-        for name in ("memory", "storage", "streams", "consumers")
-        if (part := known[name])["limit"] and part["used"] >= _FULL * part["limit"]
-    ]
+def _covered(snapshot: Snapshot, backend: Backend) -> Data:
+    """Say how much was looked at, and what was not; what is left out is counted."""
+    covered = snapshot.covered
+    unseen = covered.unseen[: backend.settings.rows]
+    return {
+        "streams": covered.streams,
+        "of": covered.streams_of,
+        "consumers": covered.consumers,
+        "consumers_of": covered.consumers_of,
+        "pipelines": covered.pipelines,
+        "whole": covered.whole,
+        "rounds": covered.rounds,
+        "seconds": covered.seconds,
+        "oldest": None if covered.oldest is None else _moment(covered.oldest),
+        "unseen": [{"what": item.what, "why": backend.mask.text(item.why)} for item in unseen],
+        "unseen_left_out": len(covered.unseen) - len(unseen),
+    }
 
 
-def _stream(info: StreamInfo) -> list[Data]:
-    notes = []
-    config = info.config
-    if info.placed.cluster and info.placed.leader is None:
-        notes.append("no server leads it: it neither takes nor gives messages")
-    if late := [name for name, current in info.placed.replicas if not current]:
-        notes.append(f"{', '.join(late)} is down, or not up to date")
-    # A stream that discards old messages is full by design.
-    if config.discard == "new":
-        for what, used, most in (("messages", info.messages, config.max_msgs), ("bytes", info.bytes, config.max_bytes)):
-            if most > 0 and used >= _FULL * most:
-                notes.append(f"{100 * used / most:.0f} % of its limit of {what} is used, and then it refuses new ones")
-    notes += [f"is {copy.lag:,} messages behind {copy.name}" for copy in info.copies if copy.lag]
-    return [_note("stream", info.name, info.name, note) for note in notes]
-
-
-def _late(consumers: list[ConsumerInfo]) -> list[Data]:
-    notes = []
-    for info in sorted(consumers, key=lambda item: -item.pending):
-        found = []
-        most = info.config.max_ack_pending or 0
-        if most > 0 and info.ack_pending >= most:
-            found.append(f"{info.ack_pending:,} deliveries wait for their ack, as many as may: it gets no more")
-        if info.redelivered:
-            found.append(f"{info.redelivered:,} messages were delivered again")
-        if info.paused:
-            found.append("is paused")
-        notes += [
-            _note("consumer", f"{info.stream} › {info.name}", f"{info.stream}/consumers/{info.name}", text)
-            for text in found
-        ]
-    return notes
+def _moment(seconds: float) -> str | None:
+    return iso(datetime.fromtimestamp(seconds, UTC))

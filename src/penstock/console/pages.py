@@ -6,14 +6,19 @@ from dataclasses import asdict
 
 from penstock import __version__
 from penstock.console.backend import Backend, Data, Page, PageRequest, page
+from penstock.console.buckets import bucket, buckets, entry, object_bucket, object_entry
+from penstock.console.channels import channel_cluster, channels
+from penstock.console.cluster import cluster
 from penstock.console.consumers import consumer, consumers
-from penstock.console.messages import message, messages
+from penstock.console.dead_letters import dead_letters, letters
+from penstock.console.downloads import DOWNLOADS
+from penstock.console.messages import message, messages, tail
 from penstock.console.overview import overview
-from penstock.console.pipelines import pipelines
+from penstock.console.pipelines import pipeline, pipelines
 from penstock.console.streams import stream, streams
 from penstock.console.transfers import transfers
 
-__all__ = ["PAGES"]
+__all__ = ["DOWNLOADS", "PAGES"]
 
 
 @page("/about")
@@ -27,6 +32,8 @@ async def about(backend: Backend, request: PageRequest) -> Data:
 
 
 PAGES: tuple[Page, ...] = (
-    *(overview, streams, stream, messages, message),
-    *(consumers, consumer, pipelines, transfers, about),
+    *(overview, streams, stream, messages, message, tail),
+    *(consumers, consumer, pipelines, pipeline, dead_letters, letters),
+    *(buckets, bucket, entry, object_bucket, object_entry),
+    *(transfers, channels, channel_cluster, cluster, about),
 )

@@ -1,15 +1,20 @@
-"""A payload as people can read it: JSON, text or hex; never more than was asked for, and never a surprise."""
+"""A payload as people can read it: JSON, Protobuf, text or hex; never more than was asked for, and never a surprise."""
 
 from __future__ import annotations
 
 import base64
 import json
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+if TYPE_CHECKING:
+    from penstock.console.protobuf import ProtobufTypes
+
+from penstock.json_text import load_json
 
 __all__ = ["FORMS", "Form", "Shown", "encoded", "preview", "render", "visible"]
 
-Form = Literal["json", "text", "hex"]
+Form = Literal["protobuf", "json", "text", "hex"]
 FORMS: tuple[Form, ...] = get_args(Form)
 _WIDTH = 16  # bytes a line of hex
 _HEX_SHARE = 8  # a byte takes several characters in hex, and few people read far
@@ -28,6 +33,8 @@ class Shown:
     """How many bytes of it are in the text."""
     size: int
     """How many bytes it has."""
+    note: str | None = None
+    """What should be known of it."""
 
     @property
     def cut(self) -> bool:
@@ -35,19 +42,42 @@ class Shown:
         return self.shown < self.size
 
 
-def render(data: bytes, most: int, wanted: Form | None = None) -> Shown:
-    """Show a payload as it is wanted, or else as it reads best; at most `most` bytes of it."""
+def render(
+    data: bytes,
+    most: int,
+    wanted: Form | None = None,
+    protobuf: ProtobufTypes | None = None,
+    type_name: str | None = None,
+) -> Shown:
+    """Show a payload as it is wanted, or else as it reads best; at most `most` bytes of it.
+
+    With a `type_name`, one of `protobuf`, it is read as that first, and if it cannot be, that is told.
+    """
     text = _text(data, most)
     pretty = _json(data) if text is not None and len(data) <= most else None
-    known: dict[Form, str | None] = {"json": pretty, "text": text, "hex": ""}
+    decoded, note = None, None
+    if protobuf is not None and type_name is not None and wanted in (None, "protobuf"):
+        decoded = protobuf.show(type_name, data)
+        if decoded is None:
+            note = f"It cannot be read as {type_name}."
+        elif decoded.unknown:
+            note = f"{decoded.unknown:,} of its fields are not known to {type_name}: it may be of another type."
+    laid_out = None if decoded is None else visible(decoded.text, keep="\n")
+    offered = "" if laid_out is None and protobuf is not None and type_name is not None else laid_out
+    known: dict[Form, str | None] = {"protobuf": offered, "json": pretty, "text": text, "hex": ""}
     possible = tuple(form for form, found in known.items() if found is not None)
-    form = wanted if wanted in possible else possible[0]
+    readable = tuple(form for form in possible if form != "protobuf" or laid_out is not None)
+    form = wanted if wanted in readable else readable[0]
+    if form == "protobuf" and laid_out is not None:
+        cut = laid_out[: 4 * most]
+        shown = len(data) if len(cut) == len(laid_out) else min(most, len(data) - 1)
+        return Shown(form, possible, cut, shown, len(data), note)
     if form == "json" and pretty is not None:
-        return Shown(form, possible, pretty, len(data), len(data))
+        return Shown(form, possible, pretty, len(data), len(data), note)
     if form == "text" and text is not None:
-        return Shown(form, possible, visible(text, keep="\n\t"), len(text.encode()), len(data))
+        return Shown(form, possible, visible(text, keep="\n\t"), len(text.encode()), len(data), note)
     piece = data[: max(_WIDTH, most // _HEX_SHARE)]
-    return Shown("hex", possible, _hex(piece), len(piece), len(data))
+    return Shown("hex", possible, _hex(piece), len(piece), len(data), note)
 
 
 def preview(data: bytes, most: int = 160) -> str:
@@ -92,12 +122,12 @@ def _json(data: bytes) -> str | None:
     if data[:1].strip() not in (b"{", b"[", b""):
         return None  # a lone number or word reads best as text
     try:
-        content: Any = json.loads(data, object_pairs_hook=_fields)
+        content: Any = load_json(data, object_pairs_hook=_fields)
         if not isinstance(content, dict | list):
             return None
         # Infinity and NaN are no JSON, and a number that became one of them was another number.
         return visible(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False), keep="\n")
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError):  # what could be read may be too deep to be written
         return None
 
 

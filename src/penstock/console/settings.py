@@ -35,6 +35,14 @@ class Settings:
     """The most bytes of messages that one page fetches."""
     payload_bytes: int = 64 * 2**10
     """The most bytes of a payload that a page shows; the whole of it can be downloaded."""
+    search_messages: int = 20_000
+    """The most messages that one step of a search looks at; a link, or the page itself, goes on from there."""
+    search_bytes: int = 64 * 2**20
+    """The most bytes of messages that one step of a search fetches, but for the last block of it."""
+    search_seconds: float = 2.0
+    """Seconds after which a step of a search ends."""
+    whole_bytes: int = 4 * 2**20
+    """The most bytes of a payload in chunks that are put together for a page; the download has all of them."""
     subjects: int = 10_000
     """The most subjects that a stream may hold for them to be counted one by one."""
     scan_streams: int = 20

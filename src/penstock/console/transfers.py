@@ -16,11 +16,12 @@ from datetime import datetime
 from penstock.chunks.stored import StoredChunk, counting, read_name
 from penstock.chunks.wire import Refusal, Tiling, decode, message_id_of, size_of
 from penstock.connection import Connection
-from penstock.console.backend import Backend, Data, PageRequest, all_of, iso, page, stream_page
+from penstock.console.backend import Backend, Data, PageRequest, all_of, iso, page
+from penstock.console.seen import all_streams, coverage
 from penstock.errors import PenstockError
-from penstock.info import StreamInfo
 from penstock.jetstream.delivery import Delivery
 from penstock.jetstream.scan import scan_headers
+from penstock.survey import StreamState
 
 __all__ = ["transfers"]
 
@@ -63,11 +64,12 @@ class _Transfer:
 async def transfers(backend: Backend, request: PageRequest) -> Data:
     """Payloads in chunks that streams hold, and how much of each is there."""
     client = await backend.upstream.client()
-    found, total = await stream_page(client)
-    plain = [info for info in found if info.config.retention == "limits"]
-    held = sorted((info for info in plain if info.messages), key=lambda info: iso(info.last_time) or "", reverse=True)
+    found, now = await all_streams(backend, client)
+    plain = [state for state in found if state.retention == "limits"]
+    held = [state for state in plain if state.messages]
+    held.sort(key=lambda state: iso(state.last_time) or "", reverse=True)
     looked = held[: backend.settings.scan_streams]
-    answers = await all_of(looked, lambda info: _stream(backend, client, info))
+    answers = await all_of(looked, lambda state: _stream(backend, client, state))
     rows = [row for rows, _ in answers for row in rows]
     rows.sort(key=lambda row: (row["time"] or "", row["last"]), reverse=True)
     return {
@@ -75,16 +77,17 @@ async def transfers(backend: Backend, request: PageRequest) -> Data:
         "left_out": max(0, len(rows) - backend.settings.rows),
         "looked_at": {
             "streams": len(looked),
-            "of": total,
+            "of": len(found),
             "kept_for_consumers": len(found) - len(plain),
             "newest": backend.settings.scan_messages,
             "messages": sum(max(0, count) for _, count in answers),
         },
-        "failed": [info.name for info, (_, count) in zip(looked, answers, strict=True) if count < 0],
+        "failed": [state.name for state, (_, count) in zip(looked, answers, strict=True) if count < 0],
+        "coverage": coverage(backend, now),
     }
 
 
-async def _stream(backend: Backend, client: Connection, info: StreamInfo) -> tuple[list[Data], int]:
+async def _stream(backend: Backend, client: Connection, info: StreamState) -> tuple[list[Data], int]:
     """Look through one stream; gives the transfers, and how many messages were looked at, -1 where it failed."""
     start = max(info.first_sequence, info.last_sequence + 1 - backend.settings.scan_messages)
     known: dict[tuple[str, str], _Transfer] = {}

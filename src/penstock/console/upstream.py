@@ -21,6 +21,8 @@ class Upstream:
     """Gives a client that is connected, or says at once why there is none."""
 
     def __init__(self, options: ConnectionOptions, *, timeout: float) -> None:
+        self.given = options
+        """What it was made with: for those who connect by themselves."""
         self.options = options.replace(
             connect_timeout=min(options.connect_timeout, timeout),
             request_timeout=min(options.request_timeout, timeout),

@@ -21,7 +21,7 @@ from tests.live.browser import Browser
 from tests.live.visitor import PORT, Visitor, visiting
 
 NOWHERE = "nats://somebody:a-password-of-theirs@127.0.0.1:1"
-PATHS = [page.path.format(stream="S", consumer="c", sequence=1) for page in PAGES]
+PATHS = [page.path.format(stream="S", consumer="c", sequence=1, bucket="B", cluster="C") for page in PAGES]
 
 
 @pytest.fixture
@@ -34,6 +34,7 @@ async def stranger() -> AsyncIterator[Visitor]:
 async def test_no_path_is_open_without_the_token(stranger: Visitor):
     """Every page, twin and download is closed, in its own form, and tells neither token nor where NATS is."""
     paths = [*PATHS, *(f"{path}.json" for path in PATHS), "/streams/S/messages/1/payload", "/", "/x", "/%2e%2e/", "//"]
+    paths += ["/static/", "/static/x", "/static/console.css/x", "/static/../overview", "/static/%2e%2e/overview"]
     for path in paths:
         for method in ("GET", "HEAD"):
             answer = await stranger.get(path, known=False, method=method)

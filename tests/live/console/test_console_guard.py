@@ -29,8 +29,8 @@ def test_nothing_is_shown_without_the_token(browser: Browser):
     twin = browser.get("/streams.json", known=False)
     assert (twin.status, twin.json()["error"]["kind"]) == (401, "Refused")
     assert browser.get("/static/console.css", known=False).status == 200
-    assert browser.get("/static/..%2fapp.py", known=False).status == 404
-    assert browser.get("/static/app.py", known=False).status == 404
+    for path in ("/static/..%2fapp.py", "/static/app.py"):
+        assert (browser.get(path, known=False).status, browser.get(path).status) == (401, 404), path
 
 
 def test_the_token_becomes_a_cookie_and_leaves_the_address(browser: Browser):
@@ -77,7 +77,7 @@ def test_every_answer_forbids_what_comes_from_elsewhere(browser: Browser):
         assert "unsafe" not in headers["content-security-policy"]
         assert "frame-ancestors 'none'" in headers["content-security-policy"]
         assert headers["x-content-type-options"] == "nosniff"
-        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["referrer-policy"] == "same-origin"
         assert headers["cache-control"] == "no-store"
         assert "server" not in headers
     assert not re.search(r"(src|href)=\"(https?:)?//", browser.get("/overview").text)
@@ -131,7 +131,7 @@ def test_nothing_that_others_wrote_becomes_part_of_a_page(browser: Browser, serv
     for path in pages:
         text, _ = browser.both(path)
         tags = re.findall(r"<\s*(script|img|b|i)\b[^>]*>", text)
-        assert tags.count("script") == 1, path  # our own
+        assert tags.count("script") == 1 + ("messages?" in path), path  # our own
         assert tags.count("img") == 1, path  # the icon
         assert not {"b", "i"} & set(tags), path
         assert "onerror=alert" not in re.sub(r"&lt;[^<]*?&gt;", "", text), path

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import time
 from collections.abc import Callable
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
@@ -14,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from penstock import __version__
+from penstock.buckets import KeyValue, ObjectStore
 from penstock.connection import Connection
 from penstock.console.pages import PAGES
 from penstock.console.settings import Settings
@@ -53,12 +53,22 @@ async def test_every_page_has_its_twin_and_leads_to_it(visitor: Visitor, unique:
     client = await visitor.nats()
     await store(client, name, [b"one"])
     await assets.add_consumer(client, name, Consumer(durable="reader"))
+    await KeyValue.create_bucket(client, name)
+    await (await KeyValue.open(client, name)).put("k", b"v")
+    await ObjectStore.create_bucket(client, name)
+    await (await ObjectStore.open(client, name)).put("o", b"bytes")
+    state = Stream(name=f"{name}=state", subjects=[f"_PENSTOCK.channels.{name}.>"], allow_direct=True)
+    await assets.add_stream(client, state)
+    asked = {"entry": "key=k", "object_entry": "name=o"}
     for page in PAGES:
-        path = page.path.format(stream=name, consumer="reader", sequence=1)
-        text, data = await visitor.both(f"{path}?x=1%26y")
+        if page.name == "pipeline":
+            continue  # it needs one
+        path = page.path.format(stream=name, consumer="reader", sequence=1, bucket=name, cluster=name)
+        query = "&".join(filter(None, [asked.get(page.name), "x=1%26y"]))
+        text, data = await visitor.both(f"{path}?{query}")
         assert isinstance(data, dict), path
         assert "error" not in data, path
-        assert f'href="{path}.json?x=1%26y"' in text, path
+        assert f'href="{path}.json?{query}"' in unescape(text), path
         assert f'data-refresh="{page.refresh}"' in text, path
         marked = re.findall(r'href="([^"]+)" aria-current="page"', text)
         assert marked == [item.path for item in PAGES if item.menu and path.startswith(item.path)], path
@@ -99,14 +109,19 @@ async def test_the_overview_tells_of_consumers_in_trouble(visitor: Visitor, uniq
     for durable in ("paused", "again", "healthy"):
         await assets.add_consumer(client, name, Consumer(durable=durable))
     await assets.pause_consumer(client, name, "paused", datetime.now(UTC) + timedelta(hours=1))
+    for message in await pull(client, name, "healthy", 2):
+        await client.request(message.reply, b"+ACK", 20)
     (message,) = await pull(client, name, "again", 1)
     await client.publish(message.reply, b"-NAK")
     await pull(client, name, "again", 2)
+    await visitor.survey.fresh()
     text, data = await visitor.both("/overview")
-    notes = {note["about"]: note for note in data["attention"] if note["about"].startswith(name)}
-    assert set(notes) == {f"{name} › paused", f"{name} › again"}
-    assert notes[f"{name} › paused"]["what"] == "is paused"
-    assert notes[f"{name} › again"]["what"] == "1 messages were delivered again"
+    notes = {(note["about"], note["rule"]): note for note in data["attention"] if note["about"].startswith(name)}
+    assert not [about for about, _ in notes if about.endswith("healthy")]
+    paused = notes[f"{name} › paused", "paused"]
+    assert paused["what"].startswith("is paused, and 2 messages wait")
+    assert (paused["kind"], paused["link"]) == ("consumer", f"/streams/{name}/consumers/paused")
+    assert notes[f"{name} › again", "redelivered"]["what"] == "1 message was delivered again"
     assert f'<a href="/streams/{name}/consumers/paused">{name} › paused</a>' in text
 
 
@@ -117,10 +132,11 @@ async def test_only_a_full_stream_that_refuses_needs_attention(visitor: Visitor,
     await store(client, old, [b"x"] * 10, max_msgs=10)
     await store(client, new, [b"x"] * 10, max_msgs=10, discard="new")
     await store(client, size, [b"x" * 1000], max_bytes=1100, discard="new")
+    await visitor.survey.fresh()
     _, data = await visitor.both("/overview")
     notes = {note["about"]: note["what"] for note in data["attention"]}
     assert old not in notes
-    assert notes[new] == "100 % of its limit of messages is used, and then it refuses new ones"
+    assert notes[new] == "100 % of its limit of messages is used, and it refuses new ones"
     assert "% of its limit of bytes is used" in notes[size]
 
 
@@ -137,8 +153,10 @@ async def test_a_mirror_tells_what_it_copies():
             assert (copy["name"], copy["lag"]) == ("ORIGIN", 0)
             assert "Copies ORIGIN: 0 messages behind" in text
             assert rows_of(data)["mirror"] == "name=ORIGIN"
+            await visitor.survey.fresh()
             _, data = await visitor.both("/overview")
             assert data["attention"] == []
+            assert sorted(way["kind"] for way in data["picture"]["ways"]) == ["mirror", "publish"]
             assert "Nothing: no stream" in (await visitor.get("/overview")).text
 
 
@@ -148,12 +166,14 @@ async def test_attention_is_bounded_and_the_rest_is_counted(server: Server, uniq
         client = await visitor.nats()
         for _ in range(2):
             await store(client, unique("MORE"), [b"x"], max_msgs=1, discard="new")
+        await visitor.survey.fresh()
         text, data = await visitor.both("/overview")
         assert len(data["attention"]) == 1
         assert data["attention_left_out"] >= 1
         assert f"And {data['attention_left_out']:,} more." in text
         assert data["looked_at"]["streams"] == data["looked_at"]["of"]
-        assert data["looked_at"]["consumers"] <= data["looked_at"]["consumers_of"]
+        assert data["looked_at"]["consumers"] == data["looked_at"]["consumers_of"]
+        assert (data["looked_at"]["whole"], data["looked_at"]["unseen"]) == (True, [])
 
 
 async def test_the_streams_written_to_last_come_first(visitor: Visitor, unique: Unique):
@@ -162,10 +182,12 @@ async def test_the_streams_written_to_last_come_first(visitor: Visitor, unique: 
     names = [unique("LATEST") for _ in range(9)]
     for name in names:
         await store(client, name, [b"x"])
+    await visitor.survey.fresh()
     _, data = await visitor.both("/overview")
     assert [item["name"] for item in data["streams"]] == names[:0:-1]
     await client.publish(f"{names[0]}.a", b"newest of all")
     await until(lambda: _holds(client, names[0], 2), "the message being stored")
+    await visitor.survey.fresh()
     _, data = await visitor.both("/overview")
     assert data["streams"][0]["name"] == names[0]
 
@@ -189,15 +211,15 @@ async def test_streams_are_listed_once_each_page_by_page(server: Server, unique:
             if data["next"] is None:
                 assert "further →" not in text
                 break
-            assert f'href="?offset={data["next"]}">further →' in text
+            assert f'rel="next" href="?offset={data["next"]}">further →' in text
             query = f"?offset={data['next']}"
         assert seen == every
         text, data = await visitor.both("/streams?offset=1000000")
         assert (data["streams"], data["next"]) == ([], None)
         assert "There are no more streams here." in text
-        assert 'href="?offset=999996">← before' in text
+        assert f'href="?offset={len(every) - 4}">← before' in text, "back to the last page"
         _, data = await visitor.both("/consumers?offset=1000000")
-        assert data["streams"] == {"first": 0, "last": 0, "total": len(every)}
+        assert (data["consumers"], data["next"]) == ([], None)
 
 
 async def test_numbers_that_are_none_are_refused(visitor: Visitor, unique: Unique):
@@ -378,8 +400,9 @@ async def test_a_page_looks_at_no_more_sequences_than_allowed(server: Server, un
         assert await walk(visitor, f"/streams/{name}/messages", "before") == [[40], [], [], [1]]
         text, data = await visitor.both(f"/streams/{name}/messages?before=31")
         assert data["looked_at"] == {"start": 21, "end": 31}
-        assert "looked at sequences\n  21 to 30 of 1 to 40" in text
+        assert "looked at sequences 21 to 30 of 1 to 40" in text
         assert 'href="?before=21">older →' in text
+        assert await walk(visitor, f"/streams/{name}/messages?from=2", "from") == [[40]]
 
 
 async def test_a_page_fetches_no_more_bytes_than_allowed(server: Server, unique: Unique):
@@ -390,13 +413,14 @@ async def test_a_page_fetches_no_more_bytes_than_allowed(server: Server, unique:
         pages = await walk(visitor, f"/streams/{name}/messages", "before")
         assert flat(pages) == [7, 6, 5, 4, 3, 2, 1]
         assert max(len(page) for page in pages) <= 4
-        pages = await walk(visitor, f"/streams/{name}/messages?subject={name}.a", "from")
-        assert flat(pages) == [1, 2, 3, 4, 5, 6, 7]
-        assert max(len(page) for page in pages) == 3
+        for query, step, order in (("from=1", "from", 1), (f"subject={name}.a", "before", -1)):
+            pages = await walk(visitor, f"/streams/{name}/messages?{query}", step)
+            assert flat(pages) == [1, 2, 3, 4, 5, 6, 7][::order]
+            assert max(len(page) for page in pages) == 3
 
 
-async def test_messages_of_a_subject_are_found_upwards(server: Server, unique: Unique):
-    """A subject, also with wildcards, is followed from a sequence on, page by page, without loss or repetition."""
+async def test_messages_of_a_subject_are_found_both_ways(server: Server, unique: Unique):
+    """A subject, also with wildcards, is followed up from a place or down from the end, without loss or repetition."""
     name = unique("FIND")
     async with visiting(server.url, Settings(messages=4)) as visitor:
         client = await visitor.nats()
@@ -404,15 +428,17 @@ async def test_messages_of_a_subject_are_found_upwards(server: Server, unique: U
         for number in range(1, 21):
             await client.jetstream().publish(f"{name}.{'even' if number % 2 == 0 else 'odd'}.{number}", b"")
         path = f"/streams/{name}/messages"
-        assert flat(await walk(visitor, f"{path}?subject={name}.even.*", "from")) == list(range(2, 21, 2))
+        assert flat(await walk(visitor, f"{path}?subject={name}.even.*", "before")) == list(range(20, 1, -2))
+        assert flat(await walk(visitor, f"{path}?subject={name}.even.*&from=all", "from")) == list(range(2, 21, 2))
         assert flat(await walk(visitor, f"{path}?subject={name}.odd.%3E&from=8", "from")) == list(range(9, 21, 2))
-        assert await walk(visitor, f"{path}?subject={name}.even.6", "from") == [[6]]
+        assert flat(await walk(visitor, f"{path}?from=18", "from")) == [18, 19, 20], "a place without a subject counts"
+        assert await walk(visitor, f"{path}?subject={name}.even.6", "before") == [[6]]
         text, data = await visitor.both(f"{path}?subject={name}.nothing")
         assert (data["messages"], data["next"], data["subject"]) == ([], None, f"{name}.nothing")
         assert "No message on" in text
         text, data = await visitor.both(f"{path}?subject={name}.even.%3E")
-        assert f"?subject={name}.even.%3E&from={data['next']}" in unescape(text)
-        for wrong in ("a%20b", "a%09b", "x" * 501):
+        assert f"?subject={name}.even.%3E&before={data['next']}" in unescape(text)
+        for wrong in ("a%20b", "a%09b", "x" * 501, "a..b", "%3E.a"):
             assert (await visitor.twin(f"{path}?subject={wrong}", 400))["error"]["kind"] == "InputError"
 
 
@@ -458,23 +484,32 @@ async def test_a_payload_is_never_shown_as_something_else(visitor: Visitor, uniq
     assert wanted["form"] == "text", "what cannot be shown as JSON is shown as it can be"
 
 
-# -- rates -------------------------------------------------------------------------------------------------------------
+# -- over time ---------------------------------------------------------------------------------------------------------
 
 
 async def test_a_line_is_drawn_from_several_looks(visitor: Visitor, unique: Unique):
-    """The second look at a stream gives messages a second, and the third a line; a new stream begins anew."""
+    """The survey's looks at a stream and a consumer become lines; a new stream of the same name begins anew."""
     name = unique("LINE")
     client = await visitor.nats()
     await store(client, name, [b"x"])
-    created = (await assets.stream_info(client, name)).created.isoformat()
-    for seconds, sequence in ((4, 0), (2, 1)):  # two looks that lie behind us
-        visitor.backend.rates.take(name, created, sequence, now=time.monotonic() - seconds)
+    await assets.add_consumer(client, name, Consumer(durable="reader"))
+
+    async def looks(path: str, field: str) -> bool:
+        await client.publish(f"{name}.a", b"x")
+        return len((await visitor.twin(path))["history"][field]) > 1
+
+    await until(lambda: looks(f"/streams/{name}", "rate"), "two looks at the stream", timeout=60)
     text, data = await visitor.both(f"/streams/{name}")
-    assert data["stream"]["rates"][0] == 0.5
-    assert len(data["stream"]["rates"]) == 2
-    assert '<svg class="line"' in text
+    assert data["stream"]["rate"] > 0
+    assert '<path class="stroke l1"' in text
+    await until(lambda: looks(f"/streams/{name}/consumers/reader", "lag"), "two looks at the consumer", timeout=60)
+    text, data = await visitor.both(f"/streams/{name}/consumers/reader")
+    assert data["consumer"]["lag"] > 1
+    assert data["history"]["lag"][0][1] <= data["history"]["lag"][-1][1] <= data["consumer"]["lag"]
+    assert "No ack was sampled" in text
+    created = (await visitor.twin(f"/streams/{name}"))["created"]
     await assets.delete_stream(client, name)
     await store(client, name, [b"x"])
     again = await visitor.twin(f"/streams/{name}")
     assert again["created"] != created
-    assert (again["stream"]["rate"], again["stream"]["rates"]) == (None, [])
+    assert again["stream"]["rate"] is None

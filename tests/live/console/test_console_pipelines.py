@@ -103,7 +103,7 @@ def test_flows_that_a_table_leaves_out_are_counted(server: Server, tmp_path: Pat
     assert "2 more flows are left out" in page
     first = shown["flows"][0]
     assert (first["target"], first["batches"], first["complete"], first["lag"]) == ("t0", 1, False, None)
-    assert first["streams"] == [{"name": "GONE", "next": 8, "latest": None}]
+    assert first["streams"] == [{"name": "GONE", "next": 8, "latest": None, "gone": True}]
     assert page.count("a batch is open") == page.count('<span class="chip warn">gone</span>') == 3
     assert shown["run"] is None
     assert "no run seen" in page
@@ -158,7 +158,7 @@ def test_a_run_whose_storage_is_elsewhere_is_known(
     assert (shown["run"]["state"], shown["in_use"]) == ("done", True)
     flows = {flow["flow"]: flow for flow in shown["flows"]}
     assert (flows["readings"]["rows_in"], flows["readings"]["rows_out"], flows["readings"]["lag"]) == (7, 5, 3)
-    assert flows["readings"]["streams"] == [{"name": stream, "next": 8, "latest": 11}]
+    assert flows["readings"]["streams"] == [{"name": stream, "next": 8, "latest": 11, "gone": False}]
     assert flows["totals"]["rows_in"] is None
     told = command(*status, XDG_STATE_HOME=str(tmp_path / "state"))
     assert told.returncode == 0, told.stderr

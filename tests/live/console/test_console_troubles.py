@@ -19,7 +19,7 @@ from tests.live.visitor import Visitor, visiting
 from tests.support import eventually as until
 
 Unique = Callable[..., str]
-MENU = ("/overview", "/streams", "/consumers", "/pipelines", "/transfers")
+MENU = ("/overview", "/streams", "/consumers", "/pipelines", "/transfers", "/dead-letters", "/buckets", "/channels")
 
 ACCOUNTS = """
 accounts {
@@ -58,6 +58,7 @@ async def test_an_account_near_its_limits_needs_attention(accounts: Server):
         client = await visitor.nats()
         for name in ("ONE", "TWO"):
             await assets.add_stream(client, Stream(name=name, subjects=[name], max_bytes=1000))
+        await visitor.survey.fresh()
         text, data = await visitor.both("/overview")
         assert data["jetstream"]["streams"] == {"used": 2, "limit": 2}
         assert data["jetstream"]["storage"]["limit"] == 100 * 2**20
@@ -224,7 +225,7 @@ async def test_a_mistake_of_ours_is_told_without_its_details(
         raise ValueError("the secret inside")
 
     await assets.add_stream(await visitor.nats(), Stream(name=unique("BROKEN"), subjects=[unique("broken")]))
-    monkeypatch.setattr(visitor.backend.rates, "take", broken)
+    monkeypatch.setattr("penstock.console.streams.stream_row", broken)
     data = await visitor.twin("/streams", 500)
     assert data["error"]["what"] == "The console made a mistake."
     assert "the secret inside" not in str(data)

@@ -119,7 +119,7 @@ def test_everything_goes_on_running_with_the_console_on_it(
         return text in said
 
     async def body(signals: Signals) -> tuple[Browser, list[int]]:
-        keeping = asyncio.create_task(keep_running(play, shop.url, tmp_path / "report.html", signals.stop, orders=4))
+        keeping = asyncio.create_task(keep_running(play, shop.url, tmp_path / "report.html", signals, orders=4))
         totals: list[int] = []
         await eventually("the service is there", lambda: has_said("penstock bus call"), keeping)
         asking = asyncio.create_task(ask_on(shop.url, totals))

@@ -285,6 +285,7 @@ def test_a_new_project_is_whole(written: Path):
         "transformations/alerts.py",
         "transformations/totals.sql",
         "traffic.py",
+        "look.ipynb",
         "test_pipeline.py",
         "README.md",
         ".gitignore",
@@ -293,7 +294,7 @@ def test_a_new_project_is_whole(written: Path):
     assert (written.name, project.name) == ("my-Sensors_2", "my-Sensors_2")
     assert project.configuration == {"spark.sql.session.timeZone": "UTC"}
     assert (written / "README.md").read_text().startswith("# my-Sensors_2\n")
-    assert (written / ".gitignore").read_text() == "storage/\n"
+    assert (written / ".gitignore").read_text() == "storage/\nserver/\n"
 
 
 def test_the_python_of_a_new_project_is_python(written: Path, tmp_path: Path):

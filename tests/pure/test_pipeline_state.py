@@ -323,8 +323,9 @@ def test_progress_is_written_as_ever(tmp_path: Path):
 
 def test_progress_is_read_as_it_was_written(tmp_path: Path):
     """An older run's file is understood; its process is long gone, so it was cut off."""
-    (tmp_path / NAME).write_text(json.dumps(GOLDEN["progress.json"]))
-    assert read_progress(tmp_path) == GOLDEN["progress.json"] | {"state": "cut off"}
+    for written in (GOLDEN["progress.json"], GOLDEN["progress.json, older"]):
+        (tmp_path / NAME).write_text(json.dumps(written))
+        assert read_progress(tmp_path) == written | {"state": "cut off"}
 
 
 @pytest.mark.parametrize(
@@ -443,8 +444,10 @@ def test_where_progress_is_kept(project: Project, monkeypatch: pytest.MonkeyPatc
     ProgressFile.of(far, NOWHERE, os.getpid(), continuous=False).write(Outcome())
     assert (left(found)["state"], found.stat().st_mode & 0o777) == ("running", 0o700)
     monkeypatch.setenv("XDG_STATE_HOME", "not/absolute")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert progress_folder(far) == tmp_path / "home/.local/state/penstock/pipelines" / found.name
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    assert progress_folder(far) == home / ".local/state/penstock/pipelines" / found.name
     monkeypatch.setenv("HOME", "none")
     assert progress_folder(far) == project.folder / ".penstock" / found.name
 

@@ -389,10 +389,10 @@ def test_the_board_draws_a_bar_and_a_table_on_a_terminal():
         printed = process.stdout.read().decode() if process.stdout else ""
         assert process.wait(30) == 0, drawn
     os.close(terminal)
-    for text in ("sensors", "700/1000", "readings", "running", "650", "300", "123", "1.5 s", "12 rows"):
+    for text in ("sensors", "700 of 1,000", "readings", "running", "650", "300", "123", "1.5 s", "4.0 KiB"):
         assert text in drawn.decode(), text
     assert "readings" in printed
-    assert "700/1000" not in printed
+    assert "700 of 1,000" not in printed
 
 
 def _read(terminal: int) -> bytes:

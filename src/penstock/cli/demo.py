@@ -8,9 +8,10 @@ import shutil
 import signal
 import tempfile
 import webbrowser
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
@@ -18,14 +19,16 @@ from penstock.cli.flags import flag
 from penstock.cli.output import counts
 from penstock.cli.pipeline_show import board
 from penstock.cli.tables import print_table
-from penstock.errors import InputError, PenstockError
+from penstock.errors import InputError, PenstockError, PipelineError
+from penstock.extras import check_installed
 
 if TYPE_CHECKING:
+    from penstock.examples.orders.audit import Stage
     from penstock.examples.orders.ledger import Volume
     from penstock.examples.orders.play import Play, Result
     from penstock.server import Server
 
-__all__ = ["Signals", "conclude", "demo", "keep_running"]
+__all__ = ["Signals", "audit_table", "conclude", "demo", "keep_running"]
 
 
 async def demo(
@@ -38,15 +41,15 @@ async def demo(
     open_report: Annotated[bool, flag("Open the report in a browser.", "--open")] = False,
 ) -> None:
     """Run the main job: orders through NATS and Spark and back, with a kill in the middle and an audit at the end."""
-    from penstock.examples.orders.ledger import Volume
     from penstock.sizes import parse_size
     from penstock.spark.sessions import check_java
 
+    check_installed("spark", "The demo")
     check_java()
-    if keep:
-        from penstock.console import check_installed
+    from penstock.examples.orders.ledger import Volume
 
-        check_installed()
+    if keep:
+        check_installed("console", "The console")
     size = parse_size(document_size, option="--document-size")
     if documents * size > 2 * 2**30:
         raise InputError("These are more than 2 GB of documents.", remedy="Send fewer or smaller ones.")
@@ -83,7 +86,9 @@ class Signals:
         self.stop = asyncio.Event()
         self.number = 0
         """The first one that came."""
-        self.work: asyncio.Task[tuple[Result, Path]] | None = None
+        self.say: Callable[[str], None] = typer.echo
+        """Where its own words go."""
+        self.work: asyncio.Task[Any] | None = None
         """What is cancelled; None where `stop` is enough, and on the way out."""
         self._taken = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # `nohup` asks to outlive the terminal
@@ -101,7 +106,7 @@ class Signals:
     def _handle(self, number: int) -> None:
         first, self.number = not self.number, self.number or number
         with contextlib.suppress(OSError):  # the terminal may be gone
-            typer.echo("Ending." if first else "Ending already; it takes a moment to leave nothing behind.")
+            self.say("Ending." if first else "Ending already; it takes a moment to leave nothing behind.")
         self.stop.set()
         if first and self.work is not None:
             self.work.cancel()
@@ -115,13 +120,26 @@ async def _demo(volume: Volume, place: Path, kills: int, keep: bool) -> tuple[Re
         server = Server()
         try:
             signals.work = asyncio.create_task(_play(server, scratch, volume, place, kills, signals, keep))
-            return await signals.work
+            found: tuple[Result, Path] = await signals.work
+            return found
         except asyncio.CancelledError:
             raise typer.Exit(128 + signals.number) from None
+        except PipelineError as error:
+            raise _with_log(error, place) from None
         finally:
             signals.work = None
             await asyncio.to_thread(server.stop)
             shutil.rmtree(scratch, ignore_errors=True)  # a killed Spark may have left a file half removed
+
+
+def _with_log(error: PipelineError, place: Path) -> PipelineError:
+    """Keep Spark's log, which would go with everything else, and give the error with the place where it is now."""
+    kept = place / "spark.log"
+    try:
+        shutil.copyfile(error.log or "", kept)
+    except OSError as reason:
+        return PipelineError(error.what, remedy=f"Spark's log could not be kept: {reason.strerror}.")
+    return PipelineError(error.what, remedy=f"Spark's log is {kept}.", log=str(kept))
 
 
 async def _play(
@@ -131,33 +149,42 @@ async def _play(
 
     await in_thread(server.start)
     typer.echo(f"nats-server {server.version} with JetStream is running (pid {server.nodes[0].pid}).")
-    with board("Orders") as show:
-        play = Play(server.url, scratch, volume, kills=kills, say=typer.echo, watch=show)
+    with board("Orders", total=volume.orders, err=False, timed=True) as show:
+        signals.say = show.say
+        play = Play(server.url, scratch, volume, kills=kills, say=show.say, shout=show.shout, watch=show)
         play.result.versions["nats-server"] = server.version
-        result = await play.run()
+        try:
+            result = await play.run()
+        finally:
+            signals.say = typer.echo
     report = _show(result, place)
     if keep:
         signals.work = None
-        await keep_running(play, server.url, report, signals.stop)
+        await keep_running(play, server.url, report, signals)
     return result, report
+
+
+def audit_table(stages: Sequence[Stage]) -> None:
+    """Print what each stage should hold, and what it holds."""
+    print_table(
+        "Audit",
+        ("Stage", "#Expected", "#Found", "#Lost", "#Repeated"),
+        [(stage.name, *counts(stage.expected, stage.found, stage.lost, stage.repeated)) for stage in stages],
+    )
 
 
 def _show(result: Result, place: Path) -> Path:
     from penstock.examples.orders.report import write_report
 
-    print_table(
-        "Audit",
-        ("Stage", "#Expected", "#Found", "#Lost", "#Repeated"),
-        [(stage.name, *counts(stage.expected, stage.found, stage.lost, stage.repeated)) for stage in result.stages],
-    )
+    audit_table(result.stages)
     report = write_report(result, place / "report.html")
     verdict = "Nothing is lost, nothing is repeated" if result.ok else "The audit does not add up"
     typer.echo(f"{verdict}, after {result.seconds:.0f} s. The report: {report}")
     return report
 
 
-async def keep_running(play: Play, url: str, report: Path, stop: asyncio.Event, *, orders: int = 3600) -> None:
-    """Leave it all there until `stop` is set: server, Spark, tables, the service on the bus, and the console.
+async def keep_running(play: Play, url: str, report: Path, signals: Signals, *, orders: int = 3600) -> None:
+    """Leave it all there until a signal comes: server, Spark, tables, the service on the bus, and the console.
 
     One more order comes each second, so that there is something to see, up to as many as are asked for.
     """
@@ -181,5 +208,7 @@ async def keep_running(play: Play, url: str, report: Path, stop: asyncio.Event, 
         typer.echo(f"  penstock pub orders.c-001 '{{{order}}}' -s {url}")
         typer.echo(f"  penstock bus call shop orders --query customer=c-001 -s {url}")
         typer.echo("Its minute goes to the stream REVENUE when it is final, ten minutes later.")
-        show = stack.enter_context(board("Orders", quiet=60.0))
-        await Ongoing(play, url, orders=orders, say=typer.echo, watch=show).run(stop)
+        show = stack.enter_context(board("Orders", quiet=60.0, err=False))
+        signals.say = show.say
+        stack.callback(setattr, signals, "say", typer.echo)
+        await Ongoing(play, url, orders=orders, say=show.say, watch=show).run(signals.stop)

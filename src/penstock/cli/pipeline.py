@@ -13,13 +13,15 @@ from penstock.cli.output import ago, print_json
 from penstock.cli.pipeline_show import board, print_summary
 from penstock.cli.running import stop_on_signal
 from penstock.cli.tables import print_table
+from penstock.cli.typed import typed
 from penstock.durations import parse_duration
 from penstock.errors import OptionError
+from penstock.extras import install_line, missing_packages
 
 if TYPE_CHECKING:
     from penstock.pipelines.outcome import Outcome
 
-__all__ = ["new", "replay", "reset", "run", "status", "switch_"]
+__all__ = ["new", "replay", "reset", "run", "status", "stop", "switch_"]
 
 Folder = Annotated[str, argument("The folder of the pipeline.", "DIR")]
 Storage = Annotated[str | None, flag("Where its state lives, instead of where the spec says.", "DIR")]
@@ -35,8 +37,14 @@ def new(
     from penstock.pipelines.new_project import write_project
 
     made = write_project(Path(folder), name)
-    typer.echo(f"Made {made}. To try it:")
-    typer.echo(f"  penstock server run &\n  python {made}/traffic.py\n  penstock pipeline run {made}")
+    typer.echo(f"Made {made}. To try it, in one terminal:")
+    typer.echo(f"  {typed('penstock', 'server', 'run')}")
+    typer.echo("In another one:")
+    typer.echo(f"  {typed('python', made / 'traffic.py')}")
+    for verb in ("run", "status"):
+        typer.echo(f"  {typed('penstock', 'pipeline', verb, made)}")
+    if missing := missing_packages("spark"):
+        typer.echo(f"Spark is missing here ({', '.join(missing)}). Before, run: {install_line('spark')}")
 
 
 def run(
@@ -57,7 +65,7 @@ def run(
     from penstock.pipelines.running import run as run_pipeline
 
     project = Project.load(folder, storage=storage)
-    with stop_on_signal(continuous) as stop, board(project.name) as show:
+    with board(project.name) as show, stop_on_signal(continuous, say=show.say) as stop:
         outcome = run_pipeline(
             project,
             options=ctx.obj.options(),
@@ -90,8 +98,26 @@ def _plain(outcome: Outcome) -> dict[str, object]:
         "updates": outcome.updates,
         "rows_in": outcome.rows_in if outcome.counted else None,
         "lag": outcome.lag if outcome.counted else None,
-        "flows": {name: flow.plain(outcome.counted) for name, flow in outcome.flows.items()},
+        "flows": {name: flow.plain(outcome.counted) for name, flow in sorted(outcome.flows.items())},
     }
+
+
+def stop(
+    folder: Folder = ".",
+    storage: Storage = None,
+    wait: Annotated[str, flag("How long to wait for its end; 0s asks, and does not wait.", "DURATION")] = "1m",
+) -> None:
+    """Ask the run of a pipeline to end after the update in hand, wherever on this machine it was started."""
+    from penstock.pipelines.project import Project
+    from penstock.pipelines.stopping import ask_to_stop, wait_until_stopped
+
+    seconds = parse_duration(wait, option="--wait")
+    project = Project.load(folder, storage=storage)
+    pid = ask_to_stop(project)
+    if not seconds:
+        typer.echo(f"Asked the run of pipeline {project.name} (process {pid}) to end after the update in hand.")
+        return
+    typer.echo(f"The run of pipeline {project.name} has ended: {wait_until_stopped(project, seconds)}.")
 
 
 def status(ctx: typer.Context, folder: Folder = ".", storage: Storage = None, json: Json = False) -> None:
@@ -178,7 +204,7 @@ def replay(
             )
         pairs[old] = other
     project = Project.load(folder, storage=storage)
-    with stop_on_signal(False), board(f"{project.name}, {name}") as show:
+    with board(f"{project.name}, {name}") as show, stop_on_signal(False):
         done = replay_pipeline(
             project,
             options=ctx.obj.options(),

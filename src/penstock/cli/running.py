@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -104,15 +105,20 @@ def until_signal() -> Iterator[asyncio.Event]:
 
 
 @contextmanager
-def stop_on_signal(continuous: bool, what: str = "the update in hand") -> Iterator[threading.Event]:
-    """Give an event that the first Ctrl-C or SIGTERM sets; the second one interrupts, as the first does elsewhere."""
+def stop_on_signal(
+    continuous: bool, what: str = "the update in hand", say: Callable[[str], None] | None = None
+) -> Iterator[threading.Event]:
+    """Give an event that the first Ctrl-C or SIGTERM sets; the second one interrupts, as the first does elsewhere.
+
+    `say` takes what there is to tell; standard error does if nobody owns the screen.
+    """
     stop = threading.Event()
 
     def handle(number: int, frame: object) -> None:
         if not continuous or stop.is_set():
             raise KeyboardInterrupt
         stop.set()
-        typer.echo(f"Stopping after {what}; once more to stop at once.", err=True)
+        (say or partial(typer.echo, err=True))(f"Stopping after {what}; once more to stop at once.")
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

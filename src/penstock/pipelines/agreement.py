@@ -21,7 +21,6 @@ order afterwards, and is not looked at.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from penstock.errors import InputError, PipelineError
+from penstock.json_text import load_json
 from penstock.pipelines.files import write_whole
 from penstock.pipelines.registry import Definitions
 
@@ -46,7 +46,7 @@ def check_home(folder: Path, spark: str) -> str | None:
     """
     here = {"storage": str(folder), "spark": spark}
     try:
-        found = json.loads((folder / HOME).read_text(encoding="utf-8"))
+        found = load_json((folder / HOME).read_text(encoding="utf-8"))
         home, before = found["storage"], found.get("spark", spark)
     except FileNotFoundError:
         home, before = str(folder), None
@@ -262,7 +262,7 @@ def _newest_entry(folder: Path) -> dict[str, Any] | None:
         for name in (f"{number}.compact", str(number)):
             with contextlib.suppress(OSError, ValueError):
                 lines = (folder / name).read_text(encoding="utf-8").splitlines()
-                entries = [json.loads(line) for line in lines[1:] if line.strip()]
+                entries = [load_json(line) for line in lines[1:] if line.strip()]
                 if entries and isinstance(entries[-1].get("path"), str):
                     found: dict[str, Any] = entries[-1]
                     return found

@@ -12,13 +12,13 @@ the version, one with metadata, and one for each source.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.errors import InputError
+from penstock.json_text import load_json
 from penstock.spark.offsets import Offset
 
 __all__ = ["FlowState", "read_flows"]
@@ -42,6 +42,8 @@ class FlowState:
     """How large its state is on disk."""
     created: dict[str, str] = field(default_factory=dict)
     """For each of these streams, when it was made: another one of that name is another stream."""
+    query: str | None = None
+    """The id of its streaming query: markers that it keeps in a stream name it."""
 
     @property
     def complete(self) -> bool:
@@ -67,7 +69,16 @@ def _read(target: str, flow: str, version: Path) -> FlowState:
         for offset in _nats_offsets(version / "offsets" / str(done)):
             streams |= {name: mark.next for name, mark in offset.marks.items()}
             created |= {name: mark.created for name, mark in offset.marks.items()}
-    return FlowState(target, flow, planned, done, streams, sum(_sizes(version / "state")), created)
+    size = sum(_sizes(version / "state"))
+    return FlowState(target, flow, planned, done, streams, size, created, _query(version / "metadata"))
+
+
+def _query(path: Path) -> str | None:
+    try:
+        found = load_json(path.read_text(encoding="utf-8")).get("id")
+    except (OSError, ValueError, AttributeError):
+        return None  # not written yet
+    return found if isinstance(found, str) else None
 
 
 def _sizes(folder: Path) -> Iterator[int]:
@@ -84,11 +95,11 @@ def _numbers(folder: Path) -> Iterator[int]:
 
 def _nats_offsets(path: Path) -> Iterator[Offset]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
         return  # Spark has tidied it away
     for line in lines[2:]:
         try:
-            yield Offset.from_json(json.loads(line))
+            yield Offset.from_json(load_json(line))
         except (ValueError, InputError):
             continue  # a source of another format

@@ -184,7 +184,7 @@ def _work(given: Assignment, mouth: _Mouth, stop: threading.Event) -> None:
     spark = SparkSession.builder.remote(url).create()
     over = threading.Event()
     try:
-        mouth.say("ready", spark=spark.version)
+        mouth.say("ready", spark=spark.version, ui=None if classic is None else classic.sparkContext.uiWebUrl)
         watch_answers(spark, mouth.say, over)
         if classic is None:
             mouth.say("looking")

@@ -6,13 +6,13 @@ that a run of weeks keeps one small file.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from penstock.errors import PipelineError
+from penstock.json_text import load_json
 
 __all__ = ["EventLog", "connect_port"]
 
@@ -57,7 +57,7 @@ class EventLog:
                     *lines, self._rest = (self._rest + chunk).split(b"\n")
                     for line in lines:
                         if not self._passing and any(word in line[:200] for word in _WANTED):
-                            yield json.loads(line)
+                            yield load_json(line)
                         self._passing = False
                     if len(self._rest) > MOST_LINE:
                         self._rest, self._passing = b"", True

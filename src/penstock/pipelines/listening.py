@@ -8,11 +8,12 @@ And a table of files does not say how many rows it took, so `registry` lets Spar
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Self
+
+from penstock.json_text import load_json
 
 __all__ = ["Listening"]
 
@@ -117,7 +118,7 @@ class Listening:
         from pyspark.sql.connect.proto import StreamingQueryEventType as Kind
 
         if event.event_type == Kind.QUERY_PROGRESS_EVENT:
-            self._say("progress", progress=json.loads(event.event_json)["progress"])
+            self._say("progress", progress=load_json(event.event_json)["progress"])
         elif event.event_type == Kind.QUERY_TERMINATED_EVENT:
             with self._change:
                 self._over += 1

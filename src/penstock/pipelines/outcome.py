@@ -20,6 +20,7 @@ __all__ = ["OBSERVED", "FlowProgress", "MicroBatch", "Outcome"]
 
 MOST_BATCHES = 20_000  # of the history; older ones are forgotten
 MOST_JOBS = 1_000
+MOST_TABLES = 100
 SILENT = 30.0  # seconds without a sign of life from Spark that are worth telling; it is asked every few seconds
 OBSERVED = "penstock_rows"  # the observation in which Spark counts the rows of a flow
 # The phases that a run enters by what its child says.
@@ -34,6 +35,7 @@ _PHASES = {
 }
 _FLOW = re.compile(r"Flow '?([^' ]+)'? (?:is|has) ([A-Z]+)")
 _FAILED = re.compile(r"(?:Flow|Failed to resolve flow:) '?([^' ]+)'?[^\n]*\.\s+Error: (.*)", re.DOTALL)
+_TABLE = re.compile(r"FileStreamSource\[[^\]]*?([^/\]]+)/?\]")
 _RUN = re.compile(r"Run is ([A-Z]+)")
 
 
@@ -49,6 +51,11 @@ class MicroBatch:
     seconds: float
     lag: int
     """How many messages of NATS streams were waiting behind it."""
+    phases: Mapping[str, float] = field(default_factory=dict)
+    """How many seconds each phase took, by Spark's names, such as `addBatch`."""
+    state_rows: int = 0
+    state_bytes: int = 0
+    """How large the state of the flow was behind it, in memory."""
 
 
 @dataclass
@@ -73,6 +80,10 @@ class FlowProgress:
     """For each NATS stream that it reads, the next sequence."""
     created: dict[str, str] = field(default_factory=dict)
     """For each of these streams, when it was made: another one of that name is another stream."""
+    tables: list[str] = field(default_factory=list)
+    """The tables that it reads as streams, as far as Spark tells where they are."""
+    error: str | None = None
+    """Why it failed, and has not succeeded since."""
 
     def plain(self, counted: bool = True) -> dict[str, Any]:
         """Give it as JSON wants it; what is not known is null, and never a zero."""
@@ -98,6 +109,8 @@ class Outcome:
         self.failure: str | None = None
         """Why it failed; None where it did not."""
         self.spark: str | None = None
+        self.ui: str | None = None
+        """Where the pages of that Spark are, if it has any."""
         self.heard: float | None = None
         """When Spark gave its last sign of life, in seconds since 1970."""
         self.silence = 0.0
@@ -140,7 +153,7 @@ class Outcome:
         self.heard = line.get("at", self.heard)
         self.phase = _PHASES.get(kind, self.phase)
         if kind == "ready":
-            self.spark = line["spark"]
+            self.spark, self.ui = line["spark"], line.get("ui")
         elif kind == "listening":
             self.counted = self._whole
         elif kind == "progress":
@@ -164,10 +177,12 @@ class Outcome:
             flow.status = found.group(2)
             if flow.status == "COMPLETED":
                 self._failed.pop(flow.name, None)
+                flow.error = None
         elif found := _RUN.match(message):
             self.phase = f"run {found.group(1).lower()}"
         if found := _FAILED.match(message):
-            self._failed[self._flow(found.group(1)).name] = cause(found.group(2))
+            flow = self._flow(found.group(1))
+            flow.error = self._failed[flow.name] = cause(found.group(2))
 
     def _failures(self) -> str:
         """Give the flows that failed, and have not succeeded since, each with its cause."""
@@ -229,13 +244,21 @@ class Outcome:
         for source in progress.get("sources") or []:
             self._read_source(flow, source)
         begun, number = datetime.fromisoformat(progress["timestamp"]).timestamp(), int(progress["batchId"])
-        self.history.append(MicroBatch(begun, flow.name, number, rows, seconds, flow.lag or 0))
+        phases = {
+            name: float(took) / 1000
+            for name, took in (progress.get("durationMs") or {}).items()
+            if name != "triggerExecution" and took
+        }
+        state = flow.state_rows, flow.state_bytes
+        self.history.append(MicroBatch(begun, flow.name, number, rows, seconds, flow.lag or 0, phases, *state))
 
     def _read_source(self, flow: FlowProgress, source: Mapping[str, Any]) -> None:
         try:
             end = Offset.from_json(source.get("endOffset"))
-        except InputError:
-            return  # a source of another format
+        except InputError:  # a source of another format
+            if (found := _TABLE.search(str(source.get("description")))) and found[1] not in flow.tables[:MOST_TABLES]:
+                flow.tables.append(found[1])
+            return
         try:
             latest = Offset.from_json(source.get("latestOffset"))
         except InputError:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import secrets
 import select
@@ -22,17 +21,20 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from penstock.errors import InputError, PipelineError
+from penstock.extras import check_installed
+from penstock.json_text import load_json
 from penstock.options import ConnectionOptions
 from penstock.pipelines.agreement import check_home
 from penstock.pipelines.eventlog import EventLog
 from penstock.pipelines.order import Assignment, RunOrder
 from penstock.pipelines.outcome import Outcome
-from penstock.pipelines.progress import ProgressFile, process_facts
+from penstock.pipelines.progress import ProgressFile, process_facts, progress_folder, was_asked
 from penstock.pipelines.project import Project
 from penstock.pipelines.reasons import not_started
 from penstock.pipelines.scratch import scratch_folder
 from penstock.pipelines.watching import connect_address, ended_by
 from penstock.spark.pipeline_replay import VARIABLE
+from penstock.spark.redaction import SETTINGS
 from penstock.spark.sessions import check_java
 
 __all__ = ["PipelineRun", "is_running", "no_run"]
@@ -62,6 +64,7 @@ class PipelineRun:
 
     def start(self) -> Self:
         """Start the child."""
+        check_installed("spark", "A pipeline")
         if self.order.remote is None:
             check_java()
         try:
@@ -174,6 +177,8 @@ class PipelineRun:
                 self.outcome.failure = f"Spark does not start with the master {self.order.master}: {said}"
         if self._progress is not None:
             self._progress.write(self.outcome, over=not alive)
+            if alive and was_asked(progress_folder(self.project)):
+                self.stop()
         return alive
 
     def wait(self, timeout: float | None = None) -> Outcome:
@@ -201,7 +206,7 @@ class PipelineRun:
         chunk = self._pipe.read(2**16)
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
-            self.outcome.hear(json.loads(line))
+            self.outcome.hear(load_json(line))
         return bool(chunk)
 
 
@@ -213,6 +218,7 @@ def _conf(project: Project, order: RunOrder, folder: Path) -> dict[str, str]:
     local = order.master.startswith("local")
     java = "spark.driver.extraJavaOptions"
     conf = {
+        **SETTINGS,
         "spark.app.name": project.name,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -4,6 +4,9 @@ Whoever looks from outside, such as the console, reads it there. It is replaced 
 that a reader never sees half of it. A run that was killed leaves its last word; whether its process still lives is told
 by the process id and the moment at which that process began. Where the storage is on other machines, the file is in the
 state folder of this user.
+
+A run that begins puts what is left of the one before it to the others in `runs.json`: when each began and ended, how,
+and how many rows it read. So a run that was killed is known, too.
 """
 
 from __future__ import annotations
@@ -18,16 +21,35 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
+from penstock.errors import InputError
+from penstock.json_text import load_json
+from penstock.local_server import state_home
 from penstock.options import ConnectionOptions
+from penstock.pipelines.files import write_whole
 from penstock.pipelines.outcome import Outcome
 from penstock.pipelines.project import Project
 
-__all__ = ["NAME", "ProgressFile", "process_facts", "progress_folder", "read_progress"]
+__all__ = [
+    "NAME",
+    "RUNS",
+    "STOP",
+    "ProgressFile",
+    "process_facts",
+    "progress_folder",
+    "read_progress",
+    "read_runs",
+    "was_asked",
+]
 
 NAME = "progress.json"
+RUNS = "runs.json"
+STOP = "stop.json"
+"""The file that asks a run to stop; `stopping` writes it."""
 VERSION = 1
 _EVERY = 1.0
 _BATCHES = 100  # of the newest ones
+_RUNS = 50  # that are remembered
+_FAILURE = 2000  # letters of a failure that are remembered
 _MOST = 4 * 2**20  # bytes of a file that is read back
 
 log = logging.getLogger("penstock.pipelines")
@@ -42,6 +64,7 @@ class ProgressFile:
         self._about = {"pid": pid, "since": _since(pid), "begun": time.time(), "continuous": continuous}
         self._last = 0.0
         self._said = ""
+        _remember(folder)
 
     @classmethod
     def of(cls, project: Project, options: ConnectionOptions, pid: int, *, continuous: bool) -> Self:
@@ -66,6 +89,8 @@ class ProgressFile:
             "phase": outcome.doing,
             "failure": self._options.scrub(outcome.failure) if outcome.failure else None,
             "spark": outcome.spark,
+            "ui": outcome.ui,
+            "rows": outcome.rows_in if outcome.counted else None,
             "updates": outcome.updates,
             "flows": [flow.plain(outcome.counted) for flow in outcome.flows.values()],
             "batches": [asdict(batch) for batch in list(outcome.history)[-_BATCHES:]],
@@ -95,17 +120,17 @@ def progress_folder(project: Project) -> Path:
         return project.local_storage
     # The name of a storage is a URI, which is no name of a folder.
     key = hashlib.sha256(project.storage.rstrip("/").encode()).hexdigest()[:16]
-    for named in (os.environ.get("XDG_STATE_HOME", ""), os.path.expanduser("~/.local/state")):
-        if os.path.isabs(named):
-            return Path(named) / "penstock" / "pipelines" / key
-    return project.folder / ".penstock" / key  # a user without a home
+    home = state_home()
+    if home is None:  # a user without a home
+        return project.folder / ".penstock" / key
+    return home / "penstock" / "pipelines" / key
 
 
 def read_progress(folder: Path) -> dict[str, Any] | None:
     """Read what the newest run left; None where there is nothing to read. `state` says whether it still runs."""
     try:
         with (folder / NAME).open("rb") as file:
-            content = json.loads(file.read(_MOST))
+            content = load_json(file.read(_MOST))
     except (OSError, ValueError):
         return None
     if not isinstance(content, dict) or content.get("v") != VERSION:
@@ -114,6 +139,44 @@ def read_progress(folder: Path) -> dict[str, Any] | None:
     if content.get("state") == "running" and (since is None or _since(content.get("pid")) != since):
         content["state"] = "cut off"
     return content
+
+
+def was_asked(folder: Path) -> bool:
+    """Tell whether the run whose progress is in this folder was asked to stop; the request is taken away."""
+    path = folder / STOP
+    try:
+        asked = load_json(path.read_bytes()[:4096])
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError):
+        asked = None
+    with contextlib.suppress(OSError):
+        path.unlink()
+    told = read_progress(folder) or {}
+    return isinstance(asked, dict) and (asked.get("pid"), asked.get("since")) == (told.get("pid"), told.get("since"))
+
+
+def _remember(folder: Path) -> None:
+    """Put the run that is over to those before it; what cannot be kept is left out, as the run itself matters more."""
+    before = read_progress(folder)
+    if before is None or not isinstance(before.get("begun"), int | float):
+        return
+    facts = ("begun", "time", "state", "spark", "updates", "continuous", "rows")
+    over = {name: before.get(name) for name in facts} | {"failure": (before.get("failure") or "")[:_FAILURE] or None}
+    runs = [item for item in read_runs(folder) if item.get("begun") != over["begun"]]
+    with contextlib.suppress(InputError):
+        write_whole(folder / RUNS, {"v": VERSION, "runs": [*runs, over][-_RUNS:]})
+
+
+def read_runs(folder: Path) -> list[dict[str, Any]]:
+    """Read what is remembered of the runs before the newest one, the oldest first."""
+    try:
+        with (folder / RUNS).open("rb") as file:
+            content = load_json(file.read(_MOST))
+        runs = content["runs"] if content["v"] == VERSION else []
+        return [item for item in runs if isinstance(item, dict)]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 def process_facts(pid: object) -> list[str]:

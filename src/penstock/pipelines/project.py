@@ -32,6 +32,7 @@ _CATALOGS = (
     "spark.hadoop.hive.metastore",
     "spark.hive.metastore",
 )
+_DEEPEST = 50  # levels of lists and tables in a spec
 
 
 @dataclass(frozen=True)
@@ -120,8 +121,15 @@ def _read(spec: Path) -> dict[str, Any]:
         what = "Pipelines need pyspark with its pipelines extra."
         raise InputError(what, remedy="Run: pip install 'penstock[spark]'.") from None
     try:
-        content = yaml.safe_load(spec.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        text, depth = spec.read_text(encoding="utf-8"), 0
+        for event in yaml.parse(text, yaml.SafeLoader):  # bit by bit: what is nested deep takes very long as a whole
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _DEEPEST:
+                raise InputError(f"{spec} cannot be read: it is nested too deep.", remedy="Mend it.")
+        content = yaml.safe_load(text)
+    except InputError:
+        raise
+    except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: no UTF-8, a day that is none
         raise InputError(f"{spec} cannot be read: {error}.", remedy="Mend it.") from None
     if not isinstance(content, dict):
         raise InputError(f"{spec} holds no fields.", remedy="Write name, storage and libraries.")
@@ -164,7 +172,10 @@ def _faults_of_libraries(spec: Path, libraries: Any) -> Iterator[tuple[str, str]
         if glob.has_magic(pattern.removesuffix("/**")):
             yield f"{spec}: Spark takes no glob such as {pattern}.", "Name a file, or folder/**."
         files = spec.parent.glob(f"{pattern}/*" if pattern.endswith("/**") else pattern)
-        found += [path for path in files if path.is_file() and "__pycache__" not in path.parts]
+        try:
+            found += [path for path in files if path.is_file() and "__pycache__" not in path.parts]
+        except (OSError, ValueError):  # a name that is too long, or holds a zero byte
+            yield f"{spec}: libraries names {pattern[:200]!r}, which can be no path.", remedy
     if not found:
         remedy = "Write transformations, and name their folder under libraries."
         yield f"{spec} names no file that defines anything.", remedy

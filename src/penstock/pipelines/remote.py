@@ -17,6 +17,7 @@ from typing import Any
 
 from penstock.contexts import load_options
 from penstock.errors import InputError, NotFoundError, OptionError, PenstockError, PipelineError
+from penstock.json_text import load_json
 from penstock.options import ConnectionOptions
 from penstock.pipelines.watching import DEFAULT_PORT, connect_address
 from penstock.spark.markers import marker_filter
@@ -94,7 +95,7 @@ def look(spark: Any, names: Iterable[str]) -> Sight:
     """Look at the Connect server behind a session and at its executors; InputError says what is amiss where."""
     spark.dataSource.register(_source())
     rows = spark.read.format("penstock_look").option("streams", json.dumps(sorted(names))).load().collect()
-    sight = Sight(**json.loads(rows[0]["driver"]))
+    sight = Sight(**load_json(rows[0]["driver"]))
     executors = {Executor(row["host"], row["python"], row["penstock"], row["pyarrow"]) for row in rows}
     ours = importlib.metadata.version("penstock")
     try:
@@ -129,7 +130,7 @@ def _source() -> Any:
 
     class Reader(DataSourceReader):
         def __init__(self, options: Any) -> None:
-            self.names = json.loads(options["streams"])
+            self.names = load_json(options["streams"])
 
         def partitions(self) -> list[InputPartition]:
             """Run by the driver."""

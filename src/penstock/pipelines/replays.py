@@ -8,7 +8,6 @@ the streams that the replay filled. Switching back removes the file: the pipelin
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import InputError
+from penstock.json_text import load_json
 from penstock.model import format_time
 from penstock.pipelines.files import write_whole
 from penstock.pipelines.process import is_running
@@ -227,7 +227,7 @@ def _read_switch(local: Path) -> dict[str, Any] | None:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = load_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

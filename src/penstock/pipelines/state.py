@@ -17,7 +17,7 @@ from penstock.pipelines.agreement import HOME
 from penstock.pipelines.checkpoints import FlowState, read_flows
 from penstock.pipelines.process import is_running, no_run
 from penstock.pipelines.progress import NAME as PROGRESS
-from penstock.pipelines.progress import progress_folder, read_progress
+from penstock.pipelines.progress import RUNS, progress_folder, read_progress
 from penstock.pipelines.project import Project
 from penstock.pipelines.remote import stream_infos
 from penstock.pipelines.replays import SWITCH, KeptReplay, beside, current_replay, place, switched_to
@@ -116,7 +116,7 @@ def state_paths(project: Project) -> list[Path]:
     if local is None:
         what = f"The storage of {project.name} is {project.storage}, which is not on this machine."
         raise InputError(what, remedy="Look at it with the tools of that storage.")
-    names = ("_checkpoints", "catalog", "derby.log", "spark.log", PROGRESS, HOME, SWITCH)
+    names = ("_checkpoints", "catalog", "derby.log", "spark.log", PROGRESS, RUNS, HOME, SWITCH)
     paths = [local / name for name in names]
     if project.warehouse is not None:
         paths.append(project.warehouse)

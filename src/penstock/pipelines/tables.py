@@ -20,7 +20,6 @@ nothing has changed in it for ten seconds.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import threading
@@ -32,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from penstock.errors import InputError, PipelineError
+from penstock.json_text import load_json
 from penstock.sizes import format_size
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def _logged(batches: Path, folder: Path) -> set[Path]:
             what = f"{batches / name} is of a version that is not known."
             raise InputError(what, remedy="Read the table with Spark.")
         for line in lines[1:]:
-            entry = json.loads(line)
+            entry = load_json(line)
             # The folder may have been moved since: only the name inside it counts.
             path = unquote(urlsplit(entry["path"]).path)
             _, found, inside = path.rpartition(f"/{folder.name}/")

@@ -86,7 +86,8 @@ class Play:
         kills: int = 1,
         pace: float = 1.0,
         say: Callable[[str], None] = lambda text: None,
-        watch: Callable[[Outcome, int], None] = lambda outcome, waiting: None,
+        shout: Callable[[str], None] | None = None,
+        watch: Callable[[Outcome, int, int], None] = lambda outcome, waiting, read: None,
     ) -> None:
         self.ledger = Ledger.draw(volume or Volume())
         self.project = Project.load(FOLDER, storage=folder / "storage")
@@ -94,6 +95,7 @@ class Play:
         """Where the tables are."""
         self.result = Result(self.ledger)
         self._url, self._say, self._watch = url, say, watch
+        self._shout = shout or say  # for what nobody should miss
         self.options = load_options(url)
         """How to reach the server that it plays on."""
         self._kills = kills
@@ -124,10 +126,10 @@ class Play:
         self.result.seconds = time.monotonic() - self._begin
         return self.result
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, *, loud: bool = False) -> None:
         """Say what happens, and keep it for the report."""
         self.result.notes.append((time.monotonic() - self._begin, text))
-        self._say(text)
+        (self._shout if loud else self._say)(text)
 
     async def _send_rest(self, traffic: Traffic) -> None:
         await traffic.send_documents()
@@ -153,7 +155,8 @@ class Play:
                 self.result.batches += run.outcome.history
                 self._moment(traffic)
             if attempt < self._kills:
-                self.note(f"Killed Spark (pid {run.pid}) with SIGKILL in the middle of a batch; starting it again.")
+                self.note(f"Killed Spark with SIGKILL in the middle of a batch (pid {run.pid}).", loud=True)
+                self.note("Starting it again; it goes on where it was.")
 
     async def _follow(
         self, run: PipelineRun, traffic: Traffic, coming: asyncio.Task[None], doomed: bool, deadline: float
@@ -163,7 +166,7 @@ class Play:
             outcome = run.outcome
             self._moment(traffic)
             self._take(outcome)
-            self._watch(outcome, traffic.position - self._read)
+            self._watch(outcome, traffic.position - self._read, self._read)
             if outcome.spark and not ready:
                 ready = True
                 self.result.versions["Spark"] = outcome.spark

@@ -104,7 +104,7 @@ def start(spark: Any, given: dict[str, Any]) -> Any:
     numbers = (
         spark.readStream.format("nats")
         .option("url", given["url"])
-        .option("stream", "IN")
+        .option("stream", given.get("source", "IN"))
         .option("maxMessagesPerTrigger", given["batch"])
         .load()
         .select(F.col("data").cast("string").cast("long").alias("id"))
@@ -117,14 +117,14 @@ def start(spark: Any, given: dict[str, Any]) -> Any:
         numbers.repartition(given["partitions"], F.col("id") % 17)
         .mapInArrow(unruly(given["seed"], given["failures"]), "id long")
         .select(
-            F.concat(F.lit("OUT."), (F.col("id") % 5).cast("string")).alias("subject"),
+            F.concat(F.lit(f"{given.get('target', 'OUT')}."), (F.col("id") % 5).cast("string")).alias("subject"),
             F.col("id").cast("string").alias("data"),
         )
     )
     return (
         rows.writeStream.format("unfenced" if given["unfenced"] else "nats")
         .option("url", given["url"])
-        .option("stream", "OUT")
+        .option("stream", given.get("target", "OUT"))
         .option("atomicRows", given["atomic_rows"])
         .option("inFlight", given["in_flight"])
         # A broken sink notices by itself that rows are there which nobody claims: then the audit must count them.
@@ -198,11 +198,10 @@ def start_objects(numbers: Any, given: dict[str, Any]) -> Any:
     )
 
 
-def main() -> None:
-    """Stand by, then run the query until it is done or killed."""
-    folder = sys.argv[1]
+def open_session(name: str, folder: str) -> Any:
+    """Start a Spark that is quickly there, with everything of it below a folder."""
     spark = session(
-        "audit",
+        name,
         master="local[2,4]",
         spark__ui__enabled="false",
         spark__ui__showConsoleProgress="false",
@@ -218,6 +217,12 @@ def main() -> None:
         spark__sql__codegen__factoryMode="NO_CODEGEN",
     )
     spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def main() -> None:
+    """Stand by, then run the query until it is done or killed."""
+    spark = open_session("audit", sys.argv[1])
     warm_up(spark)
     print("ready", flush=True)
     line = sys.stdin.readline()

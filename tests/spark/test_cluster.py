@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,15 +17,9 @@ import pytest
 from penstock.errors import PenstockError, PublishError
 from penstock.server import Server
 from penstock.wire.bulk import BulkConnection
+from tests.live.connecting import free_port
 from tests.spark.faults import Driver, audit, wait_for
 from tests.spark.java import QUICK_JVM
-
-
-def free_port() -> int:
-    """Give a port that is free at the moment."""
-    with socket.socket() as made:
-        made.bind(("127.0.0.1", 0))
-        return made.getsockname()[1]
 
 
 @pytest.fixture

@@ -1,7 +1,9 @@
-"""A sink with its fence taken out, to see whether the audit notices. Spark's workers import it as any other source."""
+"""A sink with its fence taken out, to see whether audits notice. Spark's workers import it as any other source."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from penstock.spark.connections import TaskConnection
@@ -17,33 +19,38 @@ def _loose(message: Any) -> Any:
     return subject, {key: value for key, value in headers.items() if not key.startswith("Nats-Expected-")}, body
 
 
+@contextmanager
+def unfenced() -> Iterator[None]:
+    """Let tasks write batches of rows that nothing can refuse any more."""
+    post, store = TaskConnection.post, TaskConnection.store
+
+    def posted(
+        bulk: TaskConnection, content: Any, name: str, number: int, subject: str, headers: Any, body: Any
+    ) -> str:
+        loose = {key: value for key, value in headers.items() if not key.startswith("Nats-Expected-")}
+        return post(bulk, content, name, number, subject, loose, body)
+
+    def stored(bulk: TaskConnection, stream: str, messages: Any, *given: Any) -> int:
+        # Heads and claims keep their fences, or the protocol would not run at all; taking a lane loses its own.
+        TaskConnection.post = post
+        try:
+            return store(bulk, stream, [_loose(message) for message in messages], *given)
+        finally:
+            TaskConnection.post = posted
+
+    TaskConnection.post, TaskConnection.store = posted, stored
+    try:
+        yield
+    finally:
+        TaskConnection.post, TaskConnection.store = post, store
+
+
 class UnfencedWriter(NatsStreamWriter):
-    """Writes batches of rows that nothing can refuse any more."""
+    """Writes batches of rows without their fence."""
 
     def write(self, iterator: Any) -> Any:
-        post = TaskConnection.post
-
-        def unfenced(
-            bulk: TaskConnection, content: Any, name: str, number: int, subject: str, headers: Any, body: Any
-        ) -> str:
-            loose = {key: value for key, value in headers.items() if not key.startswith("Nats-Expected-")}
-            return post(bulk, content, name, number, subject, loose, body)
-
-        store = TaskConnection.store
-
-        def stored(bulk: TaskConnection, stream: str, messages: Any, *given: Any) -> int:
-            # Heads and claims keep their fences, or the protocol would not run at all; taking a lane loses its own.
-            TaskConnection.post = post
-            try:
-                return store(bulk, stream, [_loose(message) for message in messages], *given)
-            finally:
-                TaskConnection.post = unfenced
-
-        TaskConnection.post, TaskConnection.store = unfenced, stored
-        try:
+        with unfenced():
             return super().write(iterator)
-        finally:
-            TaskConnection.post, TaskConnection.store = post, store
 
 
 class UnfencedSource(NatsDataSource):

@@ -5,6 +5,9 @@ adds what goes beside a query: `assemble` for chunked messages, `ProgressListene
 payloads, `into_bucket` for results that change, `session` and `check` for a Spark that is known to work. Names are
 loaded when they are used, because Spark imports this package on machines that may lack some of what they need.
 
+Importing it, before Spark starts, lets Spark use this very Python (`PYSPARK_PYTHON`), if nothing says which one to use
+and the one that Spark would find is none of this environment: a program that `.venv/bin/python` runs needs that.
+
 The names that it exports and those of `functions` are public; its other modules are not for users.
 """
 
@@ -13,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.exports import exports
+from penstock.worker_python import use_this_python
 
 if TYPE_CHECKING:
     from penstock.spark.assembly import assemble
@@ -34,3 +38,5 @@ _HOMES = {
 }
 
 __getattr__, __dir__ = exports(__name__, _HOMES)
+
+use_this_python()

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from penstock.errors import InputError, StoreDamagedError
+from penstock.json_text import load_json
 from penstock.spark.offsets import Mark, Offset
 from penstock.store.opening import arrow_path
 
@@ -98,7 +99,7 @@ class ArchiveFolder:
         """Read a note; None if it is not there."""
         try:
             with self._told("read"), self.open(name) as file:
-                content = json.loads(file.read())
+                content = load_json(file.read())
         except (FileNotFoundError, NotADirectoryError):
             return None
         except ValueError:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,6 +21,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from penstock.errors import DataLossError, FencedError
+from penstock.json_text import load_json
 from penstock.spark.archive_files import ArchivedFile, archived_files, name_of
 from penstock.spark.archive_folder import (
     OWN,
@@ -193,7 +193,7 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         stream = read_identity(self.uri).stream
         text = (Path(self.offsets) / str(batchId)).read_text(encoding="utf-8").splitlines()[-1]
-        mark = Offset.from_json(json.loads(text)).marks[stream]
+        mark = Offset.from_json(load_json(text)).marks[stream]
         new = [item for message in messages if isinstance(message, Written) for item in message.files]
         with committing(self.uri, self.run, batchId):
             put_in_place(self.uri, new, mark)

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from penstock.chunks.wire import Chunk, Reason, Refusal, Tiling, decode
 from penstock.errors import InputError
+from penstock.json_text import load_json
 
 __all__ = ["Open", "Whole"]
 
@@ -120,7 +121,9 @@ class Open:
 
     def _tiles(self) -> Tiling:
         if self._tiling is None:
-            self._tiling = Tiling(max_size=self.max_size)
+            # What was taken under a larger limit, before the query was started again, is not refused now.
+            ends = (max(chunk.offset + len(body), chunk.total or 0) for chunk, body in self.chunks)
+            self._tiling = Tiling(max_size=max(self.max_size, *ends, 0))
             for chunk, body in self.chunks:
                 self._tiling.add(chunk, len(body))
         return self._tiling
@@ -147,22 +150,32 @@ class Open:
         """Read a state; InputError where it is none of ours."""
         try:
             size = int.from_bytes(state[:4], "big")
-            meta: dict[str, Any] = json.loads(state[4 : 4 + size])
+            meta: dict[str, Any] = load_json(state[4 : 4 + size])
             if meta["v"] != VERSION:
                 raise KeyError("v")
             place, chunks = 4 + size, []
             for offset, length, total, digest in meta["chunks"]:
+                _check(offset, length, 0 if total is None else total, meta["sequence"], meta["micros"])
                 chunks.append((Chunk("", offset, total, digest), state[place : place + length]))
                 place += length
-            if place != len(state):
+            given = dict(meta.get("given") or {})
+            texts = meta["headers"], meta["failed"], *(digest for *_, digest in meta["chunks"]), *given.values()
+            if place != len(state) or not all(isinstance(text, str | None) for text in texts):
                 raise ValueError(place)
-        except (ValueError, KeyError, TypeError):
+            facts = meta["headers"], meta["sequence"], meta["micros"], meta["failed"], bool(meta["done"])
+            made = cls(max_size, chunks, *facts, given)
+            made._tiles()
+        except (ValueError, KeyError, TypeError, Refusal):
             raise InputError(
                 "The state store holds something that is no message in chunks of this version.",
                 remedy="Use the Penstock that wrote the checkpoint, or start with another one.",
             ) from None
-        facts = meta["headers"], meta["sequence"], meta["micros"], meta["failed"], bool(meta["done"])
-        return cls(max_size, chunks, *facts, meta.get("given") or {})
+        return made
+
+
+def _check(*numbers: Any) -> None:
+    if not all(type(number) is int and number >= 0 for number in numbers):
+        raise ValueError(numbers)
 
 
 def _hash(body: bytes) -> str:

@@ -28,11 +28,12 @@ from penstock.errors import InputError
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["dead_letters", "decompress", "header", "lookup", "parse_json", "parse_protobuf", "split"]
+__all__ = ["dead_letters", "decompress", "header", "lookup", "parse_json", "parse_protobuf", "split", "trace_context"]
 
 Codec = Literal["gzip", "zstd", "auto"]
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _CORRUPT = "_penstock_corrupt"
+_TRACE = ("traceparent", "tracestate", "baggage")  # headers of the W3C, which OpenTelemetry writes
 
 
 def _column(given: Column | str) -> Column:
@@ -42,6 +43,15 @@ def _column(given: Column | str) -> Column:
 def header(name: str, column: Column | str = "headers") -> Column:
     """Give the first value of a header, null where there is none."""
     return F.try_element_at(F.try_element_at(_column(column), F.lit(name)), F.lit(1))
+
+
+def trace_context(column: Column | str = "headers") -> Column:
+    """Keep of a row's headers those that say which trace its message belongs to, as OpenTelemetry writes them.
+
+    The sink passes a row's headers on, whatever they are. A row that is made of another one, with headers of its own,
+    stays in its trace with this column as `headers`. Names are compared without regard to case, and stay as they are.
+    """
+    return F.map_filter(_column(column), lambda name, _: F.lower(name).isin(*_TRACE))
 
 
 def lookup(key: Column | str, bucket: str, **options: str) -> Column:

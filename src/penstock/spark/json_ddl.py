@@ -6,7 +6,6 @@ here: the types that a JSON value can become, and nothing else.
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Final, NoReturn
@@ -14,6 +13,7 @@ from typing import Final, NoReturn
 from pyspark.sql import types as spark_types
 from pyspark.sql.types import ArrayType, BinaryType, DataType, DecimalType, MapType, StringType, StructField, StructType
 
+from penstock.json_text import load_json
 from penstock.spark.options import refuse
 from penstock.spark.source_options import SourceOptions
 
@@ -62,7 +62,7 @@ def _fields(option: str, text: str) -> list[StructField]:
     if not text.lstrip().startswith("{"):
         return parse_ddl(text, option)
     try:
-        found = StructType.fromJson(json.loads(text))
+        found = StructType.fromJson(load_json(text))
     except Exception as error:  # pyspark raises whatever the text leads it to
         refuse(option, None, "Give DDL, such as id BIGINT, price DOUBLE.", f"is no schema of Spark: {error!r}.")
     return list(found.fields)

@@ -49,6 +49,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from penstock.errors import RemoteProtocolError
+from penstock.json_text import load_json
 from penstock.wire.jetstream.names import TTL
 
 __all__ = [
@@ -314,8 +315,8 @@ def _line(version: int = VERSION, **fields: Any) -> bytes:
 def _split(body: bytes, newest: int = VERSION) -> tuple[dict[str, Any], bytes]:
     bulk, _, rest = body.partition(b"\n")
     try:
-        fields = json.loads(bulk)
-    except (ValueError, RecursionError):
+        fields = load_json(bulk)
+    except ValueError:
         raise _strange("marker") from None
     if not isinstance(fields, dict):
         raise _strange("marker")

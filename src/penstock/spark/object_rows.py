@@ -16,6 +16,7 @@ import pyarrow as pa
 from penstock.buckets.object_info import ObjectInfo, check_headers, check_metadata
 from penstock.buckets.object_wire import check_object, description_subject, name_of
 from penstock.errors import InputError, PenstockError
+from penstock.json_text import load_json
 from penstock.spark.messages import Shape, Wrong, as_kind, column_texts, note, note_nulls
 from penstock.spark.sink_options import SinkOptions
 from penstock.wire.arrow import HEADERS
@@ -112,8 +113,8 @@ def described(bucket: str, subject: str, facts: list[tuple[str, list[str]]] | No
         bucket=bucket,
         nuid="",
         description=said.get("description", ""),
-        headers=json.loads(said.get("headers", "{}")),
-        metadata=json.loads(said.get("metadata", "{}")),
+        headers=load_json(said.get("headers", "{}")),
+        metadata=load_json(said.get("metadata", "{}")),
     )
 
 

@@ -23,12 +23,12 @@ Spark compares offsets as text: the keys are always written in the same order.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.errors import InputError
+from penstock.json_text import load_json
 
 __all__ = ["Mark", "Offset", "Range"]
 
@@ -117,7 +117,7 @@ class Offset:
         """Read an offset, as a dictionary or as its JSON text; InputError where it is none of ours."""
         if isinstance(content, str):
             try:
-                content = json.loads(content)
+                content = load_json(content)
             except ValueError:
                 raise _broken(content) from None
         if not isinstance(content, dict) or not isinstance(content.get("streams"), dict):

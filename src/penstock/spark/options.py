@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import json
+import functools
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +23,8 @@ from penstock.asset_names import NAME
 from penstock.buckets.key_wire import check_bucket, check_key_filter
 from penstock.durations import parse_duration
 from penstock.errors import InputError, OptionError
-from penstock.options import ConnectionOptions
+from penstock.json_text import load_json
+from penstock.options import ConnectionOptions, is_hidden
 from penstock.spark.positions import Position, parse_position
 from penstock.spark.pushdown import without_overlap
 from penstock.wire.subjects import overlaps, subject_fault
@@ -62,12 +63,16 @@ def _camel(field: str) -> str:
     return first + "".join(word.capitalize() for word in others)
 
 
+def _cut(value: Any) -> Any:
+    return value[:200] if isinstance(value, str) else value
+
+
 # -- how the text of an option is read -------------------------------------------------------------------------------
 
 
 def refuse(name: str, value: Any, remedy: str, what: str = "") -> NoReturn:
     """Refuse the value of an option; `what` is wrong with it, if that is more than its being what it is."""
-    raise OptionError(f"The option {name} {what or f'is {value!r}.'}", remedy=remedy, option=name, value=value)
+    raise OptionError(f"The option {name} {what or f'is {_cut(value)!r}.'}", remedy=remedy, option=name, value=value)
 
 
 def text(name: str, value: str) -> str:
@@ -102,6 +107,18 @@ def count(name: str, value: str) -> int:
     if not re.fullmatch(r"[0-9]{1,18}", value.strip().replace("_", "")) or int(value) == 0:
         refuse(name, value, "Give a whole number above zero.")
     return int(value)
+
+
+def between(read: Reader, least: int, most: int) -> Reader:
+    """Read a number of some kind that lies between two others."""
+
+    def read_within(name: str, value: str) -> int:
+        found: int = read(name, value)
+        if not least <= found <= most:
+            refuse(name, value, f"Give a number between {least:,} and {most:,}.")
+        return found
+
+    return read_within
 
 
 _SIZES = {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30, "gb": 2**30}
@@ -194,7 +211,7 @@ def positions(name: str, value: str) -> dict[str, Position]:
     if not value.strip().startswith("{"):
         return {"*": parse_position(value, option=name)}
     try:
-        content = json.loads(value)
+        content = load_json(value)
     except ValueError:
         refuse(name, value, 'Write {"ORDERS": 23, "EVENTS": "2m", "*": "all"}.', "is not JSON.")
     if not all(isinstance(item, str | int) and not isinstance(item, bool) for item in content.values()):
@@ -224,7 +241,13 @@ CONNECTION: Final = (
     Option("inbox_prefix", text, "The first tokens of every reply subject."),
     Option("connect_timeout", duration, "How long a connection may take.", 5.0, shown="5s"),
     Option("request_timeout", duration, "How long an answer may take.", 5.0, shown="5s"),
+    Option("nkey_secret", secret, "`nkey`, under a name whose value Spark hides."),
+    Option("jwt_secret", secret, "`jwt`, under a name whose value Spark hides."),
+    Option("tls_key_secret", secret, "`tlsKey`, under a name whose value Spark hides."),
+    Option("socks_proxy_secret", secret, "`socksProxy`, under a name whose value Spark hides."),
 )
+# Spark shows the value of an option in plans, logs and pages unless its name tells that it is a secret. These do not.
+SHOWN: Final = {"nkey": "nkeySecret", "jwt": "jwtSecret", "tls_key": "tlsKeySecret", "socks_proxy": "socksProxySecret"}
 
 # Names that options had before, and have still; they go with version 1.0.
 FORMER = {"outagetimeout": "patience", "retrytimeout": "patience"}
@@ -267,7 +290,7 @@ def connection_fields(given: Mapping[str, str]) -> dict[str, Any]:
 
     What can be checked without looking at contexts and files is checked.
     """
-    fields = _read(given, CONNECTION)
+    fields = _uncover(_read(given, CONNECTION))
     try:
         ConnectionOptions(**{name: value for name, value in fields.items() if name != "context"})
     except OptionError as error:
@@ -275,6 +298,28 @@ def connection_fields(given: Mapping[str, str]) -> dict[str, Any]:
             what, remedy, option = (_spelled(item or "") for item in (error.what, error.remedy, error.option))
             raise OptionError(what, remedy=remedy, option=option or None) from None
     return fields
+
+
+def _uncover(fields: dict[str, Any]) -> dict[str, Any]:
+    """Put what was given under a name that Spark hides where it belongs; say so of a secret that Spark shows."""
+    for name, hidden in SHOWN.items():
+        found = fields.pop(f"{name}_secret", None)
+        if found is None:
+            given = fields.get(name, "")
+            if is_hidden(given) or (name == "socks_proxy" and "@" in given):
+                _tell_shown(_camel(name), hidden)
+        elif name in fields:
+            what = f"The options {_camel(name)} and {hidden} are one."
+            raise OptionError(what, remedy=f"Leave {_camel(name)} out.", option=hidden)
+        else:
+            fields[name] = found
+    return fields
+
+
+@functools.cache
+def _tell_shown(name: str, hidden: str) -> None:
+    """Say, once, that Spark shows a secret."""
+    log.warning("Spark shows the value of the option %s in plans and logs. Give the secret as %s.", name, hidden)
 
 
 def _spelled(sentence: str) -> str:

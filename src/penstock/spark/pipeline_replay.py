@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import InputError
+from penstock.json_text import load_json
 
 if TYPE_CHECKING:
     from penstock.spark.source_options import SourceOptions
@@ -55,11 +56,11 @@ class PipelineReplay:
     def from_json(cls, text: str) -> PipelineReplay:
         """Read what `to_json` wrote; InputError where it is anything else."""
         try:
-            content = json.loads(text)
+            content = load_json(text)
             start, into = content["start"], dict(content["into"])
             return cls(start, into, bool(content.get("switched", False)), dict(content.get("backfill", {})))
         except (ValueError, KeyError, TypeError):
-            raise InputError(f"{VARIABLE} holds {text!r}, which no replay wrote.", remedy="Unset it.") from None
+            raise InputError(f"{VARIABLE} holds {text[:200]!r}, which no replay wrote.", remedy="Unset it.") from None
 
     @classmethod
     def current(cls, environ: Mapping[str, str] = os.environ) -> PipelineReplay | None:

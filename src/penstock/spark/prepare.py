@@ -64,7 +64,7 @@ def prepare(bulk: TaskConnection, options: SinkOptions) -> SinkStream:
         config = _mend(bulk, config, changes, options)
     keep = bool(config.get("max_age")) and bool(config.get("allow_msg_ttl"))
     if options.exactly_once and info["state"]["messages"] == 0:
-        _lay_origin(bulk, name, domain, marker_headers(keep))
+        _lay_origin(bulk, name, domain, marker_headers(keep), options.patience)
     limit = bulk.max_payload
     if (most := config.get("max_msg_size", -1)) > 0:
         limit = min(limit, most)
@@ -167,10 +167,15 @@ def _mend(
     return found
 
 
-def _lay_origin(bulk: TaskConnection, name: str, domain: str, headers: dict[str, str]) -> None:
-    """Store a first message that stays: purging markers must not look like the loss of the stream's beginning."""
+def _lay_origin(bulk: TaskConnection, name: str, domain: str, headers: dict[str, str], patience: float) -> None:
+    """Store a first message that stays: purging markers must not look like the loss of the stream's beginning.
+
+    A stream that has just been made, or has just got the subject, may have nobody yet who listens there.
+    """
     headers = {EXPECTED_LAST_SUBJECT_SEQUENCE: "0", **headers}
-    answer = bulk.request(origin_subject(name), origin_body(), headers=headers)
+    answer = bulk.patiently(
+        lambda: bulk.request(origin_subject(name), origin_body(), headers=headers), patience, nobody=True
+    )
     try:
         confirm(answer.payload, answer.status, name, domain)
     except JetStreamError as error:

@@ -12,7 +12,6 @@ the latest offset. `ProgressListener` turns them into lag a stream, rates and sk
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +27,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from penstock.errors import InputError
+from penstock.json_text import load_json
 from penstock.spark.offsets import Offset
 
 __all__ = ["Progress", "ProgressListener", "StreamProgress", "read_progress"]
@@ -155,7 +155,7 @@ class ProgressListener(StreamingQueryListener):
             self._running[str(event.runId)] = event.name or str(event.id)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        self.update(json.loads(event.progress.json))
+        self.update(load_json(event.progress.json))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         pass  # nothing new to know: the latest progress stays

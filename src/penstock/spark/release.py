@@ -20,7 +20,7 @@ from typing import Any
 
 from penstock.errors import DataLossError, InputError, JetStreamError, NotFoundError
 from penstock.spark.offsets import Mark
-from penstock.spark.source_options import SourceOptions
+from penstock.spark.source_options import BOOKMARK, SourceOptions
 from penstock.spark.survey import Survey
 from penstock.wire.jetstream.answers import number, part
 from penstock.wire.subjects import covers
@@ -149,7 +149,7 @@ class Release:
                 **({"filter_subjects": list(subjects)} if subjects else {}),
                 "durable_name": name,
                 "ack_policy": "explicit",
-                "description": "holds the place of a Spark query; nothing is delivered to it",
+                "description": BOOKMARK,
                 # Paused for good by nobody asking; one waiting pull is more than it ever has.
                 "max_waiting": 1,
             },

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import InputError
+from penstock.spark.redaction import SETTINGS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +31,8 @@ OLDEST_JAVA = 17
 def session(name: str = "penstock", master: str | None = None, **conf: Any) -> SparkSession:
     """Start Spark, or give the session that runs; `local[*]` where nobody names a master.
 
-    `conf` are settings with their dots written as two underscores: `spark__sql__shuffle__partitions=8`.
+    `conf` are settings with their dots written as two underscores: `spark__sql__shuffle__partitions=8`. Unless they
+    say otherwise, Spark hides secrets in the texts and options that it shows.
     """
     check_java()
     from pyspark.sql import SparkSession
@@ -38,6 +40,8 @@ def session(name: str = "penstock", master: str | None = None, **conf: Any) -> S
     # Workers must be this Python: another one may lack our packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
+    for key, value in SETTINGS.items():
+        builder = builder.config(key, value)
     if master is not None:
         builder = builder.master(master)
     elif "SPARK_MASTER" not in os.environ and "MASTER" not in os.environ:

@@ -13,6 +13,7 @@ from penstock.spark.options import (
     NO_STREAM,
     PATIENCE,
     Options,
+    between,
     bucket_name,
     choice,
     count,
@@ -29,10 +30,14 @@ from penstock.spark.options import (
     truth,
 )
 from penstock.spark.positions import Position, parse_position
+from penstock.wire.columns import MOST_ROWS
 
-__all__ = ["SOURCE", "SourceOptions"]
+__all__ = ["BOOKMARK", "SOURCE", "SourceOptions"]
 
 log = logging.getLogger("penstock.spark")
+
+# How a bookmark describes itself: whoever looks at consumers knows by it that nothing is ever delivered to it.
+BOOKMARK = "holds the place of a Spark query; nothing is delivered to it"
 
 
 @dataclass(frozen=True)
@@ -174,8 +179,10 @@ class SourceOptions(Options):
         stream_name, "With `ack`: the name of the durable consumer that holds the query's place; one a query."
     )
     patience: float = option(duration, PATIENCE, 60.0, shown="1m")
-    batch_rows: int = option(count, "The most rows in one Arrow batch.", 10_000)
-    window_bytes: int = option(size, "The most bytes on their way from the server to one task.", 8 * 2**20, shown="8m")
+    batch_rows: int = option(between(count, 1, MOST_ROWS), "The most rows in one Arrow batch.", 10_000)
+    window_bytes: int = option(
+        between(size, 1024, 2**30), "The most bytes on their way from the server to one task.", 8 * 2**20, shown="8m"
+    )
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Self:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import OptionError
+from penstock.json_text import load_json
 from penstock.spark.options import CONNECTION, Option
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ TARGETS: Final = {"stream", "streams", "channel", "backup", "store", "bucket", "
     option.name.lower() for option in CONNECTION
 }
 LONGEST_SHOWN = 80
-SECRET: Final = ("user", "password", "token", "nkey", "jwt", "credentials", "tlskey")
+SECRET: Final = ("user", "password", "token", "nkey", "jwt", "credentials", "tlskey")  # and all that end in "secret"
 
 
 def without_spark(given: Mapping[str, str]) -> dict[str, str]:
@@ -52,7 +53,8 @@ def of_statement(given: Mapping[str, str]) -> dict[str, str] | None:
 def remember(schema: StructType, options: Mapping[str, str]) -> StructType:
     """Put the options of a table into its columns; OptionError if one of them is a secret."""
     for name, value in options.items():
-        if name.lower() in SECRET or (name.lower() in ("url", "socksproxy") and "@" in value):
+        telling = name.lower() in SECRET or name.lower().endswith("secret")
+        if telling or (name.lower() in ("url", "socksproxy") and "@" in value):
             raise OptionError(
                 f"The option {name} holds a secret, which a table would keep and show.",
                 remedy="Save it as a context, with penstock context add, and name that: OPTIONS (context 'prod').",
@@ -77,7 +79,7 @@ def of_table(
     for field in schema.fields:
         if isinstance(kept := (field.metadata or {}).get(KEY), str):
             lowered = {name.lower() for name in own}
-            table = {name: value for name, value in json.loads(kept).items() if name.lower() not in lowered}
+            table = {name: value for name, value in load_json(kept).items() if name.lower() not in lowered}
             return {**without_others(table, wanted, others), **own}
     return own
 

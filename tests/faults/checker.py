@@ -1,0 +1,235 @@
+"""Judges histories: pure functions over what clients say they did and what a plain client found.
+
+Each gives findings. What a change of the world took by right is known to the checker as an excuse; silence has none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from tests.faults.history import History, Operation, op_of
+from tests.faults.plain import Stored
+
+SHOWN = 5  # examples in the text of a finding
+
+LOST = "acknowledged and not found"
+ALIEN = "found and never sent"
+REPEATED = "repeated"
+ORDER = "out of order"
+PAYLOAD = "not a payload that was sent"
+SILENT = "changed in silence"
+GAP = "read with a gap"
+STALL = "stalled"
+ENDED = "ended without a word"
+STOPPED = "stopped for no reason that is allowed"
+LEAK = "left behind"
+BROKE = "broke the round"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that must not be: its kind, the part that did it, and examples."""
+
+    kind: str
+    part: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.part}: {self.kind}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a change of the world took from a stream by right.
+
+    Of what was begun before `until`, everything with a sequence above `above` and not above `most` may be gone.
+    """
+
+    stream: str
+    until: float
+    above: int = 0
+    most: int | None = None
+
+    def takes(self, one: Operation) -> bool:
+        """Tell whether an operation may be gone for this reason."""
+        sequence = one.facts.get("seq")
+        return one.invoked <= self.until and (
+            sequence is None or (sequence > self.above and (self.most is None or sequence <= self.most))
+        )
+
+
+@dataclass(frozen=True)
+class Window:
+    """A time in which something was done to the world."""
+
+    begin: float
+    end: float
+    kind: str = ""
+
+
+@dataclass
+class Evidence:
+    """What a part left for the checker: its operations, and what a plain client found of them in one stream."""
+
+    part: str
+    stream: str
+    history: History
+    found: Sequence[Stored]
+    taken: Sequence[Taken] = ()
+    bare: bool = False
+    ordered: frozenset[str] = frozenset()
+    """Clients that were promised order."""
+    repeats: str = "never"
+    """"never", or "unsure": what had no ack may be there again, because its sender sent it again."""
+    name: Callable[[Stored], str | None] = field(default=lambda message: op_of(message.data))
+
+
+def shown(items: Iterable[Any]) -> str:
+    """Give a few examples, and say how many there are."""
+    listed = list(items)
+    more = f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
+    return ", ".join(str(item) for item in listed[:SHOWN]) + more
+
+
+def check_stored(evidence: Evidence) -> list[Finding]:
+    """Hold what is in a stream against what was sent: lost, never sent, repeated, damaged, out of order."""
+    part, findings = evidence.part, []
+    sent = {one.op: one for one in evidence.history.operations}
+    names = [(evidence.name(message), message) for message in evidence.found]
+    if damaged := [message for name, message in names if name is None]:
+        text = shown(f"sequence {message.sequence} has {message.data[:40]!r}" for message in damaged)
+        findings.append(Finding(PAYLOAD, part, text))
+    counts = Counter(name for name, _ in names if name is not None)
+    if alien := [name for name in counts if name not in sent]:
+        findings.append(Finding(ALIEN, part, shown(alien)))
+    if refused := [name for name in counts if name in sent and sent[name].outcome == "fail"]:
+        findings.append(Finding(ALIEN, part, f"refused, and there all the same: {shown(refused)}"))
+    lost = [
+        one
+        for one in evidence.history.operations
+        if one.outcome == "ok" and not counts[one.op] and not any(taken.takes(one) for taken in evidence.taken)
+    ]
+    if lost:
+        text = shown(f"{one.op} (sequence {one.facts.get('seq')})" for one in lost)
+        findings.append(Finding(LOST, part, text))
+    repeated = [name for name, count in counts.items() if count > 1 and _once(evidence, sent.get(name))]
+    if repeated:
+        findings.append(Finding(REPEATED, part, shown(f"{name} {counts[name]} times" for name in repeated)))
+    return findings + _check_order(evidence, names, sent)
+
+
+def _once(evidence: Evidence, one: Operation | None) -> bool:
+    return evidence.repeats == "never" or one is None or one.facts.get("tries", 1) == 1
+
+
+def _check_order(
+    evidence: Evidence, names: Sequence[tuple[str | None, Stored]], sent: dict[str, Operation]
+) -> list[Finding]:
+    """See that what each life of a client sent stands in the order in which it was sent."""
+    places: dict[tuple[str, int], list[tuple[float, str]]] = defaultdict(list)
+    numbers = {one.op: number for number, one in enumerate(evidence.history.operations)}
+    seen: set[str] = set()
+    for name, _ in names:
+        one = sent.get(name or "")
+        if one is not None and one.client in evidence.ordered and one.op not in seen:
+            seen.add(one.op)
+            places[one.client, one.life].append((numbers[one.op], one.op))
+    wrong = [
+        f"{later[1]} before {earlier[1]}"
+        for listed in places.values()
+        for later, earlier in pairwise(listed)
+        if later[0] > earlier[0]
+    ]
+    return [Finding(ORDER, evidence.part, shown(wrong))] if wrong else []
+
+
+def check_silence(part: str, history: History, ordered: Iterable[str]) -> list[Finding]:
+    """See that a client whose acknowledged sequences went back was told so: its stream is not the one that it was.
+
+    It is asked of clients that wait for each ack; what is sent side by side may be stored in another order.
+    """
+    mine = set(ordered)
+    lives: dict[tuple[str, int], list[Operation]] = defaultdict(list)
+    for one in history.operations:
+        if one.client in mine and one.outcome == "ok" and "seq" in one.facts and not one.facts.get("duplicate"):
+            lives[one.client, one.life].append(one)
+    told = {(note["client"], note["life"]) for note in history.said("told") + history.said("stopped")}
+    wrong = []
+    for life, done in lives.items():
+        highest = 0
+        for one in sorted(done, key=lambda one: one.invoked):
+            if one.facts["seq"] < highest and life not in told:
+                wrong.append(f"{one.op} has sequence {one.facts['seq']} after {highest}")
+                break
+            highest = max(highest, one.facts["seq"])
+    return [Finding(SILENT, part, shown(wrong))] if wrong else []
+
+
+def check_reads(part: str, history: History) -> list[Finding]:
+    """See that a read of a range that ended well gave every sequence of it, once and in order."""
+    wrong = []
+    for one in history.operations:
+        if one.outcome == "ok":
+            start, end, got = one.facts["start"], one.facts["end"], one.facts["got"]
+            if got != ([[start, end]] if end > start else []):
+                wrong.append(f"[{start}, {end}) gave {got[:6]}")
+    return [Finding(GAP, part, shown(wrong))] if wrong else []
+
+
+def check_made(part: str, inputs: Iterable[str], made: Sequence[str], *, excused: bool = False) -> list[Finding]:
+    """See that each input became exactly one result, and nothing else did."""
+    wanted, counts, findings = set(inputs), Counter(made), []
+    if repeated := [name for name, count in counts.items() if count > 1]:
+        findings.append(Finding(REPEATED, part, shown(f"{name} {counts[name]} times" for name in repeated)))
+    if lost := sorted(wanted - set(counts)):
+        findings.append(Finding(LOST, part, f"no result of {shown(lost)}"))
+    if not excused and (alien := sorted(set(counts) - wanted)):
+        findings.append(Finding(ALIEN, part, f"results of {shown(alien)}"))
+    return findings
+
+
+def check_progress(
+    part: str, history: History, windows: Sequence[Window], begin: float, end: float, bound: float
+) -> list[Finding]:
+    """See that no more than `bound` seconds in which nothing was done to the world pass without an acknowledgement."""
+    done = sorted(one.ended for one in history.operations if one.outcome == "ok" and one.ended is not None)
+    places = [begin, *(moment for moment in done if begin < moment < end), end]
+    wrong = []
+    for first, last in pairwise(places):
+        quiet = _quiet(first, last, windows)
+        if quiet > bound:
+            wrong.append(f"nothing was acknowledged for {quiet:.1f} s, from {first - begin:.1f} s on")
+    return [Finding(STALL, part, shown(wrong))] if wrong else []
+
+
+def _quiet(first: float, last: float, windows: Sequence[Window]) -> float:
+    """Give how much time between two moments no window covers."""
+    quiet, place = 0.0, first
+    for window in sorted(windows, key=lambda window: window.begin):
+        if window.end > place and window.begin < last:
+            quiet += max(0.0, window.begin - place)
+            place = window.end
+    return quiet + max(0.0, last - place)
+
+
+def check_endings(
+    part: str, history: History, died: Iterable[tuple[str, int]], allowed: Callable[[str, str], bool]
+) -> list[Finding]:
+    """See that a client that ended by itself said why, and for a reason that the guarantees allow after these faults.
+
+    `died` are the lives that ended neither by a kill nor because they were asked to.
+    """
+    findings = []
+    spoken = {(note["client"], note["life"]): note for note in history.said("stopped")}
+    if dumb := [f"{client}, life {life}" for client, life in died if (client, life) not in spoken]:
+        findings.append(Finding(ENDED, part, shown(dumb)))
+    wrong = [
+        f"{note['client']}: {note['error']}: {note['text'][:200]}"
+        for note in [*spoken.values(), *history.said("told")]
+        if not allowed(note["error"], note.get("text", ""))
+    ]
+    return findings + ([Finding(STOPPED, part, shown(wrong))] if wrong else [])

@@ -1,0 +1,354 @@
+"""The kinds of faults: what each does to the world, how it is undone, and which change of the guarantees it is."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import ServerError
+from tests.faults.checker import Taken
+from tests.faults.plain import PlainError
+from tests.faults.world import World, mount, unmount
+
+FAKETIME = "x86_64-linux-gnu/faketime/libfaketime.so.1", "aarch64-linux-gnu/faketime/libfaketime.so.1"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One fault of a plan: when, what, to whom, for how long; `dice` in [0, 1) decides whatever else is open."""
+
+    number: int
+    at: float
+    kind: str
+    target: str = ""
+    seconds: float = 0.0
+    dice: float = 0.0
+
+    def line(self) -> dict[str, Any]:
+        """Give it as it stands in a log."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of fault. `begin` tells whether it hit something; `end` undoes it after the step's seconds."""
+
+    change: str
+    aims: str
+    """What its target is: a client, one that can be there twice ("double"), a driver, a stream, one that may be changed
+    ("open stream"), a disk, or nothing. An "ending" is only done at the end of a round."""
+    begin: Callable[[World, Step], bool]
+    end: Callable[[World, Step], None] | None = None
+    weight: int = 4
+    longest: float = 0.0
+    nodes: tuple[int, ...] = (1, 3)
+    why_not: Callable[[], str] = lambda: ""
+    """Says why this machine cannot do it."""
+    holds_nodes: bool = False
+    """Whether nodes do not answer while it lasts."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether it needs nodes that answer."""
+        return self.aims in ("open stream", "ending", "disk") or self.change in ("restored", "moved")
+
+
+def _kill(world: World, step: Step) -> bool:
+    return world.crew.kill(step.target)
+
+
+def _sleep(world: World, step: Step) -> bool:
+    return world.crew.signal(step.target, signal.SIGSTOP)
+
+
+def _wake(world: World, step: Step) -> None:
+    world.crew.signal(step.target, signal.SIGCONT)
+
+
+def _second(world: World, step: Step) -> bool:
+    return world.crew.replace(step.target)
+
+
+def _first_wakes(world: World, step: Step) -> None:
+    """Wake the first one once the second has done something: before that there is nothing to be wrong about."""
+    world.wait_for_work(step.target, life=world.crew.clients[step.target].life, patience=60.0)
+    world.crew.wake(step.target)
+
+
+def _kill_node(world: World, step: Step) -> bool:
+    node = world.kept["hit", step.number] = world.leader(step.target)
+    node.kill()
+    return True
+
+
+def _start_node(world: World, step: Step) -> None:
+    world.kept.pop(("hit", step.number)).start()
+
+
+def _freeze_node(world: World, step: Step) -> bool:
+    node = world.kept["hit", step.number] = world.leader(step.target)
+    if not node.alive or node.paused:
+        return False
+    node.pause()
+    return True
+
+
+def _thaw_node(world: World, step: Step) -> None:
+    with suppress(ServerError):
+        world.kept.pop(("hit", step.number)).resume()
+
+
+def _restart_all(world: World, step: Step) -> bool:
+    for node in world.server.nodes:
+        node.stop()
+        node.start()
+    return True
+
+
+def _step_down(world: World, step: Step) -> bool:
+    with suppress(PlainError, OSError), world.plain() as plain:
+        plain.api(f"STREAM.LEADER.STEPDOWN.{step.target}")
+        return True
+    return False
+
+
+def _isolate(world: World, step: Step) -> bool:
+    assert world.routes is not None
+    world.routes.isolate(world.leader(step.target).name)
+    return True
+
+
+def _join(world: World, step: Step) -> None:
+    assert world.routes is not None
+    world.routes.heal()
+
+
+def _cut(world: World, step: Step) -> bool:
+    world.wires.cut()
+    return True
+
+
+def _hold(world: World, step: Step) -> bool:
+    world.wires.hold()
+    return True
+
+
+def _refuse(world: World, step: Step) -> bool:
+    world.wires.refuse()
+    return True
+
+
+def _delay(world: World, step: Step) -> bool:
+    world.wires.delay(0.02 + 0.2 * step.dice)
+    return True
+
+
+def _heal_wires(world: World, step: Step) -> None:
+    world.wires.heal()
+
+
+def _heal_and_cut(world: World, step: Step) -> None:
+    world.wires.cut()
+    world.wires.heal()
+
+
+# -- changes of the world --------------------------------------------------------------------------------------------
+
+
+def _purge(world: World, step: Step) -> bool:
+    world.api(f"STREAM.PURGE.{step.target}")
+    state = world.asked(lambda plain: plain.state(step.target))
+    world.taken.append(Taken(step.target, time.monotonic(), most=int(state["first_seq"]) - 1))
+    return True
+
+
+def _limit(world: World, step: Step) -> bool:
+    config = world.asked(lambda plain: plain.state(step.target))["config"]
+    world.api(f"STREAM.UPDATE.{step.target}", {**config, "max_msgs": 20 + int(100 * step.dice)})
+    return True
+
+
+def _unlimit(world: World, step: Step) -> None:
+    config = world.asked(lambda plain: plain.state(step.target))["config"]
+    world.api(f"STREAM.UPDATE.{step.target}", {**config, "max_msgs": -1})
+    state = world.asked(lambda plain: plain.state(step.target))
+    world.taken.append(Taken(step.target, time.monotonic(), most=int(state["first_seq"]) - 1))
+
+
+def _recreate(world: World, step: Step) -> bool:
+    """Delete a stream and make it anew, with its consumers, as an operator would."""
+
+    def consumers(plain: Any) -> list[dict[str, Any]]:
+        listed = plain.api(f"CONSUMER.LIST.{step.target}").get("consumers") or []
+        return [one["config"] for one in listed if one["config"].get("durable_name")]
+
+    config = world.asked(lambda plain: plain.state(step.target))["config"]
+    durable = world.asked(consumers)
+    world.api(f"STREAM.DELETE.{step.target}")
+    world.api(f"STREAM.CREATE.{step.target}", config)
+    for one in durable:
+        asked = {"stream_name": step.target, "config": one}
+        world.api(f"CONSUMER.DURABLE.CREATE.{step.target}.{one['durable_name']}", asked)
+    world.taken.append(Taken(step.target, time.monotonic()))
+    return True
+
+
+def _copy_store(world: World, step: Step) -> bool:
+    world.copy_store()
+    return True
+
+
+def _put_store_back(world: World, step: Step) -> None:
+    world.put_store_back()
+
+
+def _mirror(world: World, step: Step) -> bool:
+    """Have a mirror that answers for its stream, and holds less."""
+    name = f"MIRROR_{step.number}"
+    config = {"name": name, "mirror": {"name": step.target}, "mirror_direct": True, "allow_direct": True}
+    world.api(f"STREAM.CREATE.{name}", {**config, "num_replicas": 1})
+    wanted = int(world.asked(lambda plain: plain.state(step.target))["last_seq"])
+    deadline = time.monotonic() + 10
+    while int(world.asked(lambda plain: plain.state(name))["last_seq"]) < wanted and time.monotonic() < deadline:
+        time.sleep(0.1)
+    world.api(f"STREAM.PURGE.{name}", {"keep": 3})
+    return True
+
+
+def _unmirror(world: World, step: Step) -> None:
+    with suppress(PlainError):
+        world.api(f"STREAM.DELETE.MIRROR_{step.number}")
+
+
+def _deny(world: World, step: Step) -> bool:
+    world.permit(f"{step.target}.>")
+    return True
+
+
+def _allow(world: World, step: Step) -> None:
+    world.permit(None)
+
+
+def _forget(most: int, world: World, step: Step) -> bool:
+    """Set the checkpoint of a client back by some batches, for a while; nobody writes there meanwhile."""
+    folder = Path(world.crew.clients[step.target].given["checkpoint"])
+    with world.crew.resting(step.target):
+        done = sorted((int(file.name) for file in folder.iterdir()), reverse=True)[:most]
+        for number in done:
+            (folder / str(number)).unlink(missing_ok=True)
+    world.kept["forgotten", step.number] = done
+    return bool(done)
+
+
+def _remember(world: World, step: Step) -> None:
+    """Put the newest checkpoint back, as whoever was told that the old one is too old."""
+    folder = Path(world.crew.clients[step.target].given["checkpoint"])
+    with world.crew.resting(step.target):
+        for number in world.kept.pop(("forgotten", step.number)):
+            (folder / str(number)).touch()
+
+
+def _copy_folder(world: World, step: Step) -> bool:
+    """Keep a copy of a checkpoint as it is while nobody writes there."""
+    world.crew.kill(step.target)
+    folder = Path(world.crew.clients[step.target].given["checkpoint"])
+    if not folder.exists():
+        return False
+    shutil.copytree(folder, world.folder / "checkpoint-copy")
+    return True
+
+
+def _put_folder_back(world: World, step: Step) -> None:
+    """Put the older copy in its place."""
+    folder = Path(world.crew.clients[step.target].given["checkpoint"])
+    world.kept["set back"] = time.monotonic()
+    with world.crew.resting(step.target):
+        shutil.rmtree(folder)
+        shutil.copytree(world.folder / "checkpoint-copy", folder)
+
+
+def _kill_worker(world: World, step: Step) -> bool:
+    return world.crew.kill_one_of(step.target, "pyspark.daemon", step.dice)
+
+
+def _fill_disk(world: World, step: Step) -> bool:
+    """Leave no room where the store is."""
+    free = shutil.disk_usage(world.store).free
+    with suppress(OSError), (world.store / "filler").open("wb") as file:
+        for _ in range(free // 65536 + 2):
+            file.write(bytes(65536))
+    return True
+
+
+def _empty_disk(world: World, step: Step) -> None:
+    """Make room again; a server that met a full disk has to be started anew."""
+    (world.store / "filler").unlink(missing_ok=True)
+    node = world.server.nodes[0]
+    node.stop()
+    node.start()
+
+
+def _no_faketime() -> str:
+    return "" if any(Path("/usr/lib", file).exists() for file in FAKETIME) else "libfaketime is not installed"
+
+
+@functools.cache
+def _no_small_disk() -> str:
+    """Try whether a small file system in memory can be had."""
+    with tempfile.TemporaryDirectory(prefix="penstock-disk-") as folder:
+        if not mount(Path(folder)):
+            return "no file system can be mounted here"
+        unmount(Path(folder))
+    return ""
+
+
+def _cannot(world: World, step: Step) -> bool:
+    return False
+
+
+KINDS: dict[str, Kind] = {
+    "kill": Kind("overloaded", "client", _kill, weight=8),
+    "sleep": Kind("overloaded", "client", _sleep, _wake, weight=6, longest=6.0),
+    "second": Kind("copied", "double", _second, _first_wakes, weight=6, longest=4.0),
+    "node kill": Kind("overloaded", "stream", _kill_node, _start_node, weight=5, longest=2.0, holds_nodes=True),
+    "node freeze": Kind("overloaded", "stream", _freeze_node, _thaw_node, weight=4, longest=5.0, holds_nodes=True),
+    "rolling restart": Kind("moved", "nothing", _restart_all, weight=2),
+    "step down": Kind("moved", "stream", _step_down, weight=5, nodes=(3,)),
+    "isolate": Kind("moved", "stream", _isolate, _join, weight=5, longest=6.0, nodes=(3,), holds_nodes=True),
+    "cut": Kind("overloaded", "nothing", _cut, weight=6),
+    "hold": Kind("overloaded", "nothing", _hold, _heal_wires, weight=4, longest=5.0),
+    "loss": Kind("overloaded", "nothing", _hold, _heal_and_cut, weight=4, longest=3.0),
+    "refuse": Kind("overloaded", "nothing", _refuse, _heal_wires, weight=3, longest=4.0),
+    "delay": Kind("overloaded", "nothing", _delay, _heal_wires, weight=3, longest=6.0),
+    "purge": Kind("trimmed", "open stream", _purge, weight=2),
+    "limits": Kind("trimmed", "open stream", _limit, _unlimit, weight=2, longest=3.0),
+    "recreate": Kind("replaced", "open stream", _recreate, weight=2),
+    "restore store": Kind("restored", "nothing", _copy_store, _put_store_back, weight=2, longest=8.0, nodes=(1,)),
+    "mirror": Kind("mirrored", "open stream", _mirror, _unmirror, weight=3, longest=8.0),
+    "revoke": Kind("refused", "open stream", _deny, _allow, weight=2, longest=4.0),
+    "old checkpoint": Kind("restored", "double", functools.partial(_forget, 1), _remember, weight=3, longest=5.0),
+    "old checkpoints": Kind("restored", "ending", functools.partial(_forget, 4), _remember),
+    "old folder": Kind("restored", "ending", _copy_folder, _put_folder_back),
+    "kill worker": Kind("overloaded", "driver", _kill_worker, weight=6),
+    "second driver": Kind("copied", "driver", _second, _first_wakes, weight=3, longest=40.0),
+    "disk full": Kind(
+        "refused",
+        "disk",
+        _fill_disk,
+        _empty_disk,
+        weight=4,
+        longest=4.0,
+        nodes=(1,),
+        why_not=_no_small_disk,
+        holds_nodes=True,
+    ),
+    "clock jump": Kind("overloaded", "nothing", _cannot, weight=1, why_not=_no_faketime),
+}

@@ -1,0 +1,103 @@
+"""What all workloads have in common."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from penstock.options import ConnectionOptions
+from penstock.spark.connections import TaskConnection
+from penstock.spark.prepare import prepare
+from penstock.spark.sink_options import SinkOptions
+from tests.faults.allowed import allowed
+from tests.faults.checker import STALL, Finding, Window, check_endings, check_progress, shown
+from tests.faults.history import History
+from tests.faults.nemesis import Aims
+from tests.faults.world import World
+
+BOUND = 45.0  # seconds in which nothing is done to the world, and nothing is acknowledged: a stall
+DRAIN = 180.0  # seconds in which everything must have come to its end, once the world is whole again
+
+
+class Part:
+    """One workload in one world."""
+
+    name = ""
+    aims = Aims()
+    kinds: ClassVar[tuple[str, ...]] = ()
+    """The kinds of its clients, as the guarantees name them; each begins the names of its clients."""
+    endings: ClassVar[tuple[tuple[str, str, float], ...]] = ()
+    """Faults after which it may stop for good: kind, target, seconds. A round of it alone ends with one of them."""
+
+    pace: ClassVar[float] = 2.5
+    """About how many seconds lie between two faults."""
+    working: ClassVar[tuple[str, ...]] = ()
+    """The clients that get something acknowledged all the time."""
+
+    def __init__(self, world: World, plants: dict[str, str] | None = None) -> None:
+        self.world, self.plants = world, plants or {}
+        self.late: list[str] = []
+
+    def set_up(self) -> None:
+        """Make the streams and start the clients."""
+
+    def finish(self) -> None:
+        """Let everything come to its end, in order."""
+
+    def check(self, history: History, faults: Sequence[str]) -> list[Finding]:
+        """Judge what was done."""
+        raise NotImplementedError
+
+    def known_consumers(self) -> dict[str, set[str]]:
+        """Give the consumers that stay by right, by stream."""
+        return {}
+
+    def add(self, name: str, program: str, **given: Any) -> None:
+        """Have a client, broken on purpose where that is asked for."""
+        self.world.crew.add(name, program, plant=self.plants.get(name, ""), **given)
+
+    def common(
+        self,
+        history: History,
+        faults: Sequence[str],
+        windows: Sequence[Window],
+        time_of_it: tuple[float, float],
+        bound: float = BOUND,
+    ) -> list[Finding]:
+        """Judge what all clients have in common: that they say why they end, and that they get on."""
+        findings = []
+        if self.late:
+            findings.append(Finding(STALL, self.name, f"{shown(self.late)} did not end in {DRAIN:.0f} s when asked to"))
+        for kind in self.kinds:
+            mine, died = history.of(f"{kind}-"), self.world.crew.died(f"{kind}-")
+            findings += check_endings(kind, mine, died, allowed(kind, faults))
+        for name in self.working if not self.is_over(history) else ():
+            findings += check_progress(name.partition("-")[0], history.of(name), windows, *time_of_it, bound)
+        return findings
+
+    def is_over(self, history: History) -> bool:
+        """Tell whether its clients have stopped for good, with an error that says why."""
+        return False
+
+    def stopped_since(self, history: History, streams: Sequence[str], names: Sequence[str]) -> bool:
+        """Tell whether a client stopped with one of these errors since these streams, or its own place, changed."""
+        changed = [one.until for one in self.world.taken if one.stream in streams]
+        since = min(changed, default=self.world.kept.get("set back"))
+        stopped = [note["t"] for note in history.said("stopped") if note["error"] in names]
+        return since is not None and any(moment > since - 60 for moment in stopped)
+
+    def make_sink(self, name: str) -> None:
+        """Create a stream that takes rows exactly once."""
+        self.world.make_stream(name, subjects=[f"{name}.>", f"$PENSTOCK.{name}.>"], allow_atomic=True)
+        with TaskConnection(ConnectionOptions(self.world.url, request_timeout=10)) as bulk:
+            prepare(bulk, SinkOptions(stream=name, prepare=True))
+
+    def _drained(self, question: Any, what: str, patience: float = DRAIN) -> None:
+        """Wait until nothing is under way any more."""
+        deadline = time.monotonic() + patience
+        while not self.world.asked(question):
+            if time.monotonic() > deadline:
+                self.late.append(what)
+                return
+            time.sleep(0.3)

@@ -1,0 +1,139 @@
+"""The workloads of streams and of the sink; `PARTS` names all that there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.faults.checker import (
+    ALIEN,
+    LOST,
+    PAYLOAD,
+    Evidence,
+    Finding,
+    check_made,
+    check_reads,
+    check_silence,
+    check_stored,
+    shown,
+)
+from tests.faults.clients.sink import done_so_far, rows_of
+from tests.faults.history import History, op_of, read_history
+from tests.faults.nemesis import Aims
+from tests.faults.part import DRAIN, Part
+from tests.faults.plain import Plain
+from tests.faults.spark_part import Spark
+from tests.faults.transport_parts import Channels, Chunks, Conversations
+
+
+class Streams(Part):
+    """Publishers with a ledger into IN, workers that make OUT of it, and a reader of ranges."""
+
+    name = "jetstream"
+    kinds = ("publish", "work", "read")
+    aims = Aims(
+        clients=("publish-strict", "publish-sent", "work-1", "work-2", "read-1"),
+        streams=("IN", "OUT"),
+        open_streams=("IN",),
+    )
+    working = aims.clients
+
+    def set_up(self) -> None:
+        world = self.world
+        for name in ("IN", "OUT"):
+            world.make_stream(name)
+        consumer = {"durable_name": "work", "ack_policy": "explicit", "ack_wait": 3_000_000_000, "max_deliver": -1}
+        consumer |= {"backoff": [3_000_000_000], "num_replicas": world.nodes, "max_ack_pending": 200}
+        world.api("CONSUMER.DURABLE.CREATE.IN.work", {"stream_name": "IN", "config": consumer})
+        for order in ("strict", "sent"):
+            self.add(f"publish-{order}", "publish", stream="IN", order=order)
+        for number in (1, 2):
+            self.add(f"work-{number}", "work", stream="IN", into="OUT", consumer="work")
+        self.add("read-1", "read", stream="IN")
+
+    def finish(self) -> None:
+        self.late += self.world.crew.leave("publish-", DRAIN)
+
+        def empty(plain: Plain) -> bool:
+            info = plain.api("CONSUMER.INFO.IN.work")
+            return int(info["num_pending"]) == 0 and int(info["num_ack_pending"]) == 0
+
+        self._drained(empty, "the consumer of IN")
+        self.late += self.world.crew.leave("work-", DRAIN) + self.world.crew.leave("read-", DRAIN)
+
+    def known_consumers(self) -> dict[str, set[str]]:
+        return {"IN": {"work"}, "OUT": set()}
+
+    def check(self, history: History, faults: Sequence[str]) -> list[Finding]:
+        world = self.world
+        sent = history.of("publish-")
+        inside, outside = (world.asked(lambda plain, name=name: plain.read(name)) for name in ("IN", "OUT"))
+        taken = [one for one in world.taken if one.stream == "IN"]
+        ordered = frozenset({"publish-strict"})
+        findings = check_stored(Evidence("publish", "IN", sent, inside, taken, ordered=ordered))
+        findings += check_silence("publish", sent, ordered)
+        findings += check_reads("read", history.of("read-"))
+        made = [op_of(message.data) for message in outside]
+        if damaged := [message.sequence for message, op in zip(outside, made, strict=True) if op is None]:
+            findings.append(Finding(PAYLOAD, "work", f"sequences {shown(damaged)} of OUT"))
+        present = {op for message in inside if (op := op_of(message.data))}
+        named = [op for op in made if op]
+        findings += check_made("work", present, named, excused=True)
+        if alien := sorted(set(named) - {one.op for one in sent.operations}):
+            findings.append(Finding(ALIEN, "work", f"results of {shown(alien)}"))
+        return findings
+
+
+class Sink(Part):
+    """Batches that are written exactly once, by drivers of which a second one may come while the first one sleeps."""
+
+    name = "sink"
+    kinds = ("sink",)
+    aims = Aims(clients=("sink-1",), doubles=("sink-1",), streams=("ROWS",))
+    working = ("sink-1",)
+    endings = (("", "", 0.0), ("restore store", "", 4.0), ("old checkpoints", "sink-1", 3.0), ("recreate", "ROWS", 0.0))
+
+    def is_over(self, history: History) -> bool:
+        return self.stopped_since(history, ("ROWS",), ("MarkerError",))
+
+    def set_up(self) -> None:
+        world = self.world
+        self.checkpoint = world.folder / "commits"
+        self.checkpoint.mkdir()
+        self.make_sink("ROWS")
+        self.add("sink-1", "sink", stream="ROWS", checkpoint=str(self.checkpoint), pause=0.01)
+
+    def finish(self) -> None:
+        """Let it end, and have what is unfinished written by one more life."""
+        self.late += self.world.crew.leave("sink-", DRAIN)
+        before = done_so_far(self.checkpoint)
+        self.world.crew.add("sink-last", "sink", stream="ROWS", checkpoint=str(self.checkpoint))
+
+        def done(plain: Plain) -> bool:
+            return done_so_far(self.checkpoint) > before or self.is_over(
+                read_history([self.world.folder / "sink-last.jsonl"])
+            )
+
+        self._drained(done, "the last batch of the sink")
+        self.late += self.world.crew.leave("sink-", DRAIN)
+
+    def known_consumers(self) -> dict[str, set[str]]:
+        return {"ROWS": set()}
+
+    def check(self, history: History, faults: Sequence[str]) -> list[Finding]:
+        found = self.world.asked(lambda plain: plain.read("ROWS"))
+        rows = [message.data.decode() for message in found if not message.subject.startswith("$PENSTOCK.")]
+        mine = history.of("sink-")
+        begun = {one.facts["batch"] for one in mine.operations}
+        done = {one.facts["batch"] for one in mine.operations if one.outcome == "ok"}
+        wanted = {row.decode() for batch in done for row in rows_of(batch)}
+        possible = {row.decode() for batch in begun for row in rows_of(batch)}
+        over = self.is_over(mine)
+        findings = check_made("sink", set() if over else wanted, rows, excused=True)
+        if alien := sorted(set(rows) - possible):
+            findings.append(Finding(ALIEN, "sink", shown(alien)))
+        if not over and (missing := sorted(set(range(max(done, default=-1) + 1)) - done)):
+            findings.append(Finding(LOST, "sink", f"batches {shown(missing)} were never done"))
+        return findings
+
+
+PARTS: dict[str, type[Part]] = {part.name: part for part in (Streams, Sink, Spark, Chunks, Conversations, Channels)}

@@ -1,0 +1,166 @@
+"""Breaks everything on purpose, and counts: `python -m tests.faults.run --seed 1 --minutes 30 [--only jetstream,sink]`.
+
+Time is cut into rounds, each with a world, a seed and a plan of its own, so that what fails can be done again and made
+smaller. `--replay FILE` does once more what the log of a round says; `--shrink FILE` leaves faults out of it until it
+no longer fails. `--page` writes what the run found into docs/why/reliability.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from tests.faults.faults import Step
+from tests.faults.nemesis import read_log, skipped
+from tests.faults.parts import PARTS
+from tests.faults.rounds import LOG, Outcome, Setting, run_round, shrink
+
+ROOT = Path(__file__).resolve().parents[2]
+KEPT = ROOT / "artifacts" / "faults"
+SECONDS = 75.0  # of a round
+TRIES = 2  # how often a smaller plan may pass before it counts as one that passes: moments are never the same
+
+
+def settings(seed: int, parts: tuple[str, ...], seconds: float) -> Iterator[Setting]:
+    """Give rounds without end: each part by itself, then all in one world; every third round has three nodes."""
+    number = 0
+    while True:
+        for chosen in (*((part,) for part in parts), *([parts] if len(parts) > 1 else [])):
+            nodes = 3 if number % 3 == 2 else 1
+            small = nodes == 1 and chosen == ("jetstream",)
+            lasting = seconds * max(PARTS[name].pace for name in chosen) / min(part.pace for part in PARTS.values())
+            yield Setting(seed * 1000 + number, lasting, chosen, nodes, small=small)
+            number += 1
+
+
+def read_setting(file: Path) -> Setting:
+    """Give the round that a log tells of, with the faults that were done."""
+    head = json.loads(file.read_text().partition("\n")[0])["setting"]
+    return Setting(**{**head, "parts": tuple(head["parts"])}, steps=tuple(read_log(file)))
+
+
+def write_setting(setting: Setting, file: Path) -> None:
+    """Write a round as a log that can be replayed."""
+    lines = [{"setting": setting.line()}, *({"step": step.line()} for step in setting.planned())]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def make_smaller(setting: Setting, kinds: set[str], file: Path) -> Setting:
+    """Leave faults out while the same kinds of findings come; keep each smaller plan."""
+
+    def fails(smaller: Setting) -> bool:
+        for _ in range(TRIES):
+            found = {finding.kind for finding in run_round(smaller).findings}
+            if found & kinds:
+                write_setting(smaller, file)
+                return True
+        return False
+
+    return shrink(setting, fails, say)
+
+
+def say(text: str) -> None:
+    """Print at once."""
+    print(text, flush=True)
+
+
+def small(steps: tuple[Step, ...]) -> str:
+    """Give a plan on a few lines."""
+    return "\n".join(
+        f"  {step.at:6.1f} s  {step.kind} {step.target}{f' for {step.seconds:g} s' if step.seconds else ''}"
+        for step in steps
+    )
+
+
+def main() -> int:
+    """Run from the command line; 1 if anything was found."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of a round")
+    parser.add_argument("--only", default="", help=f"parts, separated by commas or spaces: {', '.join(PARTS)}")
+    parser.add_argument("--nodes", type=int, choices=(1, 3), help="in every round")
+    parser.add_argument("--plant", default="", help="break a client on purpose: the checker must find it")
+    parser.add_argument("--replay", type=Path, help="do again what a log says")
+    parser.add_argument("--shrink", type=Path, help="leave faults of a log out while it still fails")
+    parser.add_argument("--page", action="store_true", help="write what was found into docs/why/reliability.md")
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))
+    parts = tuple(given.only.replace(",", " ").split()) or tuple(PARTS)
+    if strange := set(parts) - set(PARTS):
+        parser.error(f"--only has {', '.join(sorted(strange))}; there are {', '.join(PARTS)}")
+    KEPT.mkdir(parents=True, exist_ok=True)
+    if file := given.replay or given.shrink:
+        setting = read_setting(file)
+        outcome = run_round(setting, say, KEPT)
+        if given.shrink and outcome.findings:
+            smaller = make_smaller(
+                setting, {finding.kind for finding in outcome.findings}, file.with_suffix(".small.jsonl")
+            )
+            say(f"{len(smaller.planned())} faults are enough:\n{small(smaller.planned())}")
+        return 1 if outcome.findings else 0
+    for name, why in skipped().items():
+        say(f"not done here: {name}: {why}")
+    outcomes: list[Outcome] = []
+    deadline = time.monotonic() + 60 * given.minutes
+    for setting in settings(given.seed, parts, given.seconds):
+        if time.monotonic() > deadline:
+            break
+        setting = replace(setting, plant=given.plant, nodes=given.nodes or setting.nodes)
+        outcome = run_round(setting, say, KEPT)
+        outcomes.append(outcome)
+        if outcome.findings and outcome.kept is not None:
+            say(
+                f"kept in {outcome.kept.relative_to(ROOT)}; again with: python -m tests.faults.run --replay "
+                f"{(outcome.kept / LOG).relative_to(ROOT)}"
+            )
+    report(command(given), given.seed, outcomes, page=given.page)
+    return 1 if any(outcome.findings for outcome in outcomes) else 0
+
+
+def command(given: argparse.Namespace) -> str:
+    """Give the command that does this run again."""
+    only = f' ONLY="{given.only.strip()}"' if given.only.strip() else ""
+    more = [f"--seconds {given.seconds:g}"] if given.seconds != SECONDS else []
+    more += [f"--nodes {given.nodes}"] if given.nodes else []
+    more += [f"--plant {given.plant}"] if given.plant else []
+    extra = f' ARGS="{" ".join(more)}"' if more else ""
+    return f"make faults SEED={given.seed} MINUTES={given.minutes:g}{only}{extra}"
+
+
+def report(again: str, seed: int, outcomes: list[Outcome], *, page: bool) -> None:
+    """Add the rounds up, keep that as JSON, and write it into the page where that is wanted."""
+    total: Counter[str] = sum((outcome.faults for outcome in outcomes), Counter())
+    done: Counter[str] = sum((outcome.outcomes for outcome in outcomes), Counter())
+    told: Counter[str] = sum((outcome.told for outcome in outcomes), Counter())
+    line = {
+        "command": again,
+        "rounds": len(outcomes),
+        "faults": dict(sorted(total.items())),
+        "operations": dict(sorted(done.items())),
+        "told": dict(sorted(told.items())),
+        "lives": sum(outcome.lives for outcome in outcomes),
+        "findings": [str(finding) for outcome in outcomes for finding in outcome.findings],
+        "skipped": skipped(),
+    }
+    file = KEPT / f"run-{seed}.json"
+    file.write_text(json.dumps(line, indent=1) + "\n")
+    say(
+        f"{len(outcomes)} rounds, {total.total()} faults, {done.total()} operations, {len(line['findings'])} findings; "
+        f"{file.relative_to(ROOT)}"
+    )
+    if page:
+        from tools.reliability_page import add_run
+
+        add_run(ROOT / "docs" / "why" / "reliability.md", line)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""The workload of Spark: a pipeline of a real driver, and writes with names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.faults.checker import ALIEN, Evidence, Finding, check_made, check_stored, shown
+from tests.faults.clients.spark import rows_of as named_rows
+from tests.faults.history import History, op_of, read_history
+from tests.faults.nemesis import Aims
+from tests.faults.part import DRAIN, Part
+from tests.faults.plain import Plain, Stored
+
+
+class Spark(Part):
+    """A pipeline of Spark from SIN to SOUT, and writes with names into SBATCH, by a driver that is a process."""
+
+    name = "spark"
+    kinds = ("spark", "feed")
+    aims = Aims(clients=("spark-driver", "feed-spark"), streams=("SIN", "SOUT"), drivers=("spark-driver",))
+    working = aims.clients
+    pace = 8.0  # a start of Spark takes its time
+    endings = (
+        ("", "", 0.0),
+        ("restore store", "", 20.0),
+        ("recreate", "SIN", 0.0),
+        ("old folder", "spark-driver", 20.0),
+        ("recreate", "SOUT", 0.0),
+        ("purge", "SIN", 0.0),
+    )
+
+    def set_up(self) -> None:
+        world = self.world
+        self.checkpoint, self.writes = world.folder / "checkpoint-spark", world.folder / "writes"
+        self.writes.mkdir()
+        world.make_stream("SIN")
+        for name in ("SOUT", "SBATCH"):
+            self.make_sink(name)
+        self.add("feed-spark", "publish", stream="SIN", order="sent", bare=True, place=1, burst=10, pause=0.05)
+        scratch = str(world.folder / "spark")
+        folders = {"checkpoint": str(self.checkpoint), "writes": str(self.writes), "scratch": scratch}
+        self.add("spark-driver", "spark", family=True, **folders)
+
+    def _history(self) -> History:
+        return read_history([self.world.folder / "spark-driver.jsonl"])
+
+    def is_over(self, history: History) -> bool:
+        return self.stopped_since(history, ("SIN", "SOUT"), ("DataLossError", "MarkerError", "NotFoundError"))
+
+    def finish(self) -> None:
+        self.late += self.world.crew.leave("feed-", DRAIN)
+
+        def done(plain: Plain) -> bool:
+            wanted = int(plain.state("SIN")["messages"])
+            found = plain.api("STREAM.INFO.SOUT", {"subjects_filter": "SOUT.>"})["state"].get("subjects") or {}
+            return sum(found.values()) >= wanted or self.is_over(self._history())
+
+        self._drained(done, "the query of Spark", 3 * DRAIN)
+        self.late += self.world.crew.leave("spark-", DRAIN)
+
+    def known_consumers(self) -> dict[str, set[str]]:
+        return {"SIN": set(), "SOUT": set(), "SBATCH": set()}
+
+    def check(self, history: History, faults: Sequence[str]) -> list[Finding]:
+        world, fed, mine = self.world, history.of("feed-"), history.of("spark-")
+        source, target, named = (world.asked(lambda p, n=n: p.read(n)) for n in ("SIN", "SOUT", "SBATCH"))
+        taken = [one for one in world.taken if one.stream == "SIN"]
+        evidence = Evidence("feed", "SIN", fed, source, taken, name=lambda message: op_of(message.data, True))
+        findings = check_stored(evidence)
+        rows = [message.data.decode() for message in target if not message.subject.startswith("$PENSTOCK.")]
+        present = set() if self.is_over(mine) else {message.data.decode() for message in source}
+        findings += check_made("spark", present, rows, excused=True)
+        if alien := sorted(set(rows) - {one.op for one in fed.operations}):
+            findings.append(Finding(ALIEN, "spark", shown(alien)))
+        return findings + self._check_writes(mine, named)
+
+    def _check_writes(self, history: History, named: Sequence[Stored]) -> list[Finding]:
+        rows = [message.data.decode() for message in named if not message.subject.startswith("$PENSTOCK.")]
+        writes = [one for one in history.operations if one.facts.get("kind") == "write"]
+        restored = any(one.stream == "SBATCH" for one in self.world.taken)
+        done = {one.facts["number"] for one in writes if one.outcome == "ok" and not restored}
+        wanted = {row for number in done for row in named_rows(number)}
+        findings = check_made("spark", wanted, rows, excused=True)
+        possible = {row for one in writes for row in named_rows(one.facts["number"])}
+        if alien := sorted(set(rows) - possible):
+            findings.append(Finding(ALIEN, "spark", f"rows of a write that used a name again: {shown(alien)}"))
+        return findings

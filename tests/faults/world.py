@@ -1,0 +1,177 @@
+"""The world of a round: real nodes, wires to them, clients, and a plain client that looks at what is there."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import urlsplit
+
+from penstock.server import Node, Server
+from tests.faults.checker import Taken
+from tests.faults.crew import Crew
+from tests.faults.history import read_history
+from tests.faults.net import Wires
+from tests.faults.plain import Plain, PlainError
+from tests.faults.routes import Routes
+from tests.live.reloading import reload
+
+DENIED, ALLOWED = 'deny: ["fault.denied"]', 'deny: ["fault.nothing"]'
+USERS = (
+    "authorization { users: [\n"
+    '  {user: "plain", password: "plain"}\n'
+    f'  {{user: "app", password: "app", permissions: {{publish: {{{ALLOWED}}}}}}}\n'
+    "] }\n"
+)
+
+
+def mount(folder: Path, megabytes: int = 64) -> bool:
+    """Put a small file system in memory at a folder; False if that is not allowed here."""
+    command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "penstock-faults", str(folder)]
+    with suppress(OSError):
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    return False
+
+
+def unmount(folder: Path) -> None:
+    """Take it away again."""
+    subprocess.run(["umount", str(folder)], capture_output=True, check=False)
+
+
+class World:
+    """One server of one or three nodes, and everything that stands around it."""
+
+    def __init__(self, folder: Path, seed: int, nodes: int = 1, *, small: bool = False) -> None:
+        self.folder, self.seed, self.nodes = folder, seed, nodes
+        self.store = folder / "store"
+        self.store.mkdir()
+        self._mounted = small and mount(self.store)
+        self.kept: dict[str, Any] = {}
+        """What a fault keeps for a later one, such as the copy of a store."""
+        self.taken: list[Taken] = []
+        self.server = Server(
+            nodes=nodes, store=self.store, sync="2m", auth=False, config=USERS, on_loss="tell", start_timeout=180
+        )
+        self.routes = Routes(self.server) if nodes > 1 else None
+        with self.routes.starting() if self.routes else nullcontext():
+            self.server.start()
+        self.wires = Wires(self.server)
+        self.mark = f"{seed}-{time.monotonic_ns()}"
+        self.crew = Crew(folder, self.mark, {"url": self.url, "seed": seed})
+
+    @property
+    def url(self) -> str:
+        """Where clients under test connect: through the wires."""
+        return ",".join(
+            f"nats://app:app@{urlsplit(one).netloc.rpartition('@')[2]}" for one in self.wires.url.split(",")
+        )
+
+    def plain(self, timeout: float = 10.0) -> Plain:
+        """Look for yourself, not through the wires."""
+        return Plain(",".join(f"nats://plain:plain@{node.address}" for node in self.server.nodes), timeout)
+
+    def asked(self, question: Callable[[Plain], Any], patience: float = 90.0) -> Any:
+        """Ask the server until it answers: it may be down, or without a leader, for a while."""
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                with self.plain() as plain:
+                    return question(plain)
+            except (PlainError, OSError):
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+
+    def api(self, method: str, body: Any = None) -> dict[str, Any]:
+        """Ask JetStream, patiently."""
+        found: dict[str, Any] = self.asked(lambda plain: plain.api(method, body))
+        return found
+
+    def make_stream(self, name: str, **config: Any) -> None:
+        """Create a stream below its own name."""
+        fields = {"name": name, "subjects": [f"{name}.>"], "num_replicas": self.nodes, "allow_direct": True, **config}
+        fields.setdefault("duplicate_window", 120_000_000_000)
+        self.api(f"STREAM.CREATE.{name}", fields)
+
+    def leader(self, stream: str = "") -> Node:
+        """Give the node that leads a stream, or the first that is there."""
+        with suppress(PlainError, OSError):
+            if self.nodes > 1 and stream:
+                with self.plain() as plain:
+                    name = plain.state(stream)["leader"]
+                return next(node for node in self.server.nodes if node.name == name)
+        return self.server.nodes[0]
+
+    def permit(self, subject: str | None) -> None:
+        """Forbid the clients to publish to a subject, or give everything back."""
+        for node in self.server.nodes:
+            if node.alive and not node.paused:
+                text = node._config.read_text()
+                denied = next((line for line in text.splitlines() if 'user: "app"' in line), "")
+                there = denied[denied.index("deny:") : denied.index("]") + 1]
+                after = ALLOWED if subject is None else f'deny: ["{subject}"]'
+                if there != after:
+                    reload(SimpleNamespace(nodes=[node]), there, after)  # type: ignore[arg-type]
+
+    def copy_store(self) -> None:
+        """Keep a copy of the store as it is now; the one node rests meanwhile."""
+        node = self.server.nodes[0]
+        node.stop()
+        copy = self.folder / "copy"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(self.store, copy, ignore=shutil.ignore_patterns("filler"))
+        node.start()
+        self.kept["store"] = {name: self.asked(lambda plain, name=name: plain.state(name)) for name in self.streams()}
+
+    def put_store_back(self) -> None:
+        """Put the copy in the place of the store."""
+        node = self.server.nodes[0]
+        node.stop()
+        for inside in self.store.iterdir():
+            shutil.rmtree(inside) if inside.is_dir() else inside.unlink()
+        shutil.copytree(self.folder / "copy", self.store, dirs_exist_ok=True)
+        node.start()
+        now = time.monotonic()
+        for name, state in self.kept["store"].items():
+            self.taken.append(Taken(name, now, above=int(state["last_seq"])))
+
+    def wait_for_work(self, client: str, *, life: int = 1, patience: float = 300.0) -> bool:
+        """Wait until a client has got something acknowledged in a life, or in a later one."""
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline:
+            done = read_history([file] if (file := self.folder / f"{client}.jsonl").exists() else [])
+            if any(one.outcome == "ok" and one.life >= life for one in done.operations):
+                return True
+            time.sleep(0.2)
+        return False
+
+    def streams(self) -> list[str]:
+        """Name every stream."""
+        return list(self.api("STREAM.NAMES").get("streams") or [])
+
+    def heal(self) -> None:
+        """Undo whatever still holds: nodes run, wires carry, clients work, permissions are there."""
+        self.wires.heal()
+        if self.routes is not None:
+            self.routes.heal()
+        for node in self.server.nodes:
+            if node.paused:
+                node.resume()
+            node.start()
+        self.permit(None)
+        self.crew.heal()
+
+    def close(self) -> None:
+        """Take everything down."""
+        self.crew.close()
+        self.wires.close()
+        self.server.stop()
+        if self.routes is not None:
+            self.routes.close()
+        if self._mounted:
+            unmount(self.store)

@@ -182,24 +182,34 @@ async def natsrpy_pull(url: str, count: int, size: int) -> float:
 # -- publishing ----------------------------------------------------------------------------------------------
 
 
-def publish(mode: str, url: str, count: int, size: int) -> float:
+def publish(mode: str, url: str, count: int, size: int, ids: bool | None = None) -> float:
     """`BulkConnection.publish` in one of its modes."""
     rows = batches(count, size)
     with BulkConnection(url) as bulk:
         begun = time.perf_counter()
-        done = bulk.publish(STREAM, rows, mode, timeout=FOREVER)
+        done = bulk.publish(STREAM, rows, mode, ids=ids, timeout=FOREVER)
         assert done.rows == count, done
         return time.perf_counter() - begun
 
 
-def raw_fast(url: str, count: int, size: int) -> float:
-    """The limit: fast ingest with frames made before the clock starts, sent as the flow acks allow."""
+def raw_fast(url: str, count: int, size: int, distinct: int = 0) -> float:
+    """The limit: fast ingest with frames made before the clock starts, sent as the flow acks allow.
+
+    distinct is the number of subjects that take turns; without it all is on one.
+    """
     inbox = f"_INBOX.{secrets.token_hex(8)}.{secrets.token_hex(8)}"
     payload = b"x" * size
     with BulkConnection(url) as bulk:
         frames = [
-            b"PUB bench.a %s.1000.fail.%d.%d.$FI %d\r\n%s\r\n"
-            % (inbox.encode(), number, 0 if number == 1 else 2 if number == count else 1, size, payload)
+            b"PUB bench.%s %s.1000.fail.%d.%d.$FI %d\r\n%s\r\n"
+            % (
+                b"%07d" % (number % distinct) if distinct else b"a",
+                inbox.encode(),
+                number,
+                0 if number == 1 else 2 if number == count else 1,
+                size,
+                payload,
+            )
             for number in range(1, count + 1)
         ]
         # Joined before the clock starts too: a sender in C would not join lists of Python objects.
@@ -285,6 +295,7 @@ SIDES: dict[str, Callable[..., object]] = {
     "publish_fast": lambda *given: publish("fast", *given),
     "publish_acks": lambda *given: publish("acks", *given),
     "publish_atomic": lambda *given: publish("atomic", *given),
+    "publish_atomic_bare": lambda *given: publish("atomic", *given, ids=False),
     "nats_async": nats_async,
 }
 

@@ -1,6 +1,6 @@
 """How late a gateway's sign of life may be on a machine that has too much to do.
 
-    python benchmarks/channels_lease.py [--busy 16] [--seconds 30]
+    python benchmarks/channels_lease.py [--quick] [--busy 16] [--seconds 30]   JSON to artifacts/channels_lease.json
 
 Runs an embedded server, a gateway, two clients that publish and subscribe as fast as they can, and programs that
 only burn time. Prints the load average, and the longest time from one sign of life until the next one was taken:
@@ -12,18 +12,21 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from penstock.channels import Client, Gateway, Message
 from penstock.errors import PenstockError
 from penstock.server import Server
 
 CLUSTER = "lease"
+ARTIFACT = Path(__file__).resolve().parents[1] / "artifacts" / "channels_lease.json"
 _TICK = 0.05
 
 
@@ -42,8 +45,7 @@ async def serve(url: str, seconds: float) -> None:
         threading.Thread(target=watch, daemon=True).start()
         await asyncio.sleep(seconds)
         assert gateway._lease is not None
-        slowest = gateway._lease.slowest
-        print(f"{slowest:.2f} s; a thread of it that does nothing else was {late[0]:.2f} s late", flush=True)
+        print(json.dumps({"seconds between signs": gateway._lease.slowest, "idle thread late": late[0]}), flush=True)
 
 
 async def load(url: str, number: str) -> None:
@@ -92,12 +94,19 @@ def measure(busy: int, seconds: float) -> None:
             running.append(subprocess.Popen([sys.executable, __file__, "--load", server.url, str(number)], text=True))
         for _ in range(busy):
             running.append(subprocess.Popen([sys.executable, "-c", "while True: pass"], text=True))
-        slowest = gateway.stdout.readline().strip()
-        print(f"{busy} busy programs, load average {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores: {slowest}")
+        found = json.loads(gateway.stdout.readline()) | {"busy programs": busy, "load": os.getloadavg()[0]}
+    ARTIFACT.parent.mkdir(exist_ok=True)
+    ARTIFACT.write_text(json.dumps(found, indent=2) + "\n")
+    print(
+        f"{busy} busy programs, load average {found['load']:.0f} on {os.cpu_count()} cores: "
+        f"{found['seconds between signs']:.2f} s; a thread of it that does nothing else was "
+        f"{found['idle thread late']:.2f} s late"
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="four busy programs, five seconds")
     parser.add_argument("--busy", type=int, default=16, help="programs that only burn time")
     parser.add_argument("--seconds", type=float, default=30.0, help="how long to measure")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
@@ -108,7 +117,7 @@ def main() -> None:
     elif given.load:
         asyncio.run(load(*given.load))
     else:
-        measure(given.busy, given.seconds)
+        measure(4 if given.quick else given.busy, 5.0 if given.quick else given.seconds)
 
 
 if __name__ == "__main__":

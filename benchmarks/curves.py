@@ -88,7 +88,7 @@ def payloads(server: Any, quick: bool) -> Iterator[dict[str, Any]]:
 
 
 def subjects(server: Any, quick: bool) -> Iterator[dict[str, Any]]:
-    """The same number of messages on more and more subjects."""
+    """The same number of messages on more and more subjects; a raw sender shows what that costs the server."""
     counts = (1, 100, 10_000, 100_000) if quick else (1, 100, 10_000, 100_000, 1_000_000)
     total = counts[-1]
     for distinct in counts:
@@ -105,6 +105,9 @@ def subjects(server: Any, quick: bool) -> Iterator[dict[str, Any]]:
             point = Point(server, distinct)
             point.measure("write", total, lambda bulk=bulk, made=made: bulk.publish(sides.STREAM, made, "fast"))
             point.measure("read", total, lambda bulk=bulk: _read_all(bulk, total))
+        create(server.url)
+        seconds = sides.raw_fast(server.url, total, 128, distinct)
+        point.found["raw"] = {"seconds": round(seconds, 4), "rate": round(total / seconds, 1)}
         yield point.found
 
 
@@ -185,7 +188,7 @@ def _pages(bulk: BulkConnection, method: str, field: str, count: int) -> None:
 def consumers(server: Any, quick: bool) -> Iterator[dict[str, Any]]:
     """More and more consumers on one stream: to make them, to list them, and to publish while they are there."""
     for count in (1, 100, 1000) if quick else (1, 100, 1000, 10_000):
-        create(server.url)
+        create(server.url, max_consumers=count)  # unsaid, the server allows a thousand
         with BulkConnection(server.url) as bulk:
             point, rows = Point(server, count), sides.batches(10_000, 128)
 

@@ -1,6 +1,6 @@
 """Shows how fast one stream takes messages as it grows, and what the server spends on each of them.
 
-    python benchmarks/growth.py [--messages 4000000] [--step 250000] [SIDE ...]        JSON to artifacts/growth.json
+    python benchmarks/growth.py [--quick] [--messages 4000000] [--step 250000] [SIDE ...]  JSON to artifacts/growth.json
 
 Every side writes a stream of its own, on a server of its own, one step after the other. `raw` sides send frames that
 were made before the clock starts through a bare socket: no code of our publishing takes part. Of each step we note the
@@ -151,13 +151,15 @@ def grow(side: str, messages: int, step: int) -> list[dict[str, float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--messages", type=int, default=4_000_000)
+    parser.add_argument("--quick", action="store_true", help="half a million messages")
+    parser.add_argument("--messages", type=int)
     parser.add_argument("--step", type=int, default=250_000)
     parser.add_argument("sides", nargs="*", metavar="SIDE", help=f"of {', '.join(SIDES)}; all if none is given")
     given = parser.parse_args()
     if unknown := set(given.sides) - set(SIDES):
         parser.error(f"no such side: {', '.join(sorted(unknown))}")
-    found = {side: grow(side, given.messages, given.step) for side in given.sides or SIDES}
+    messages = given.messages or (500_000 if given.quick else 4_000_000)
+    found = {side: grow(side, messages, given.step) for side in given.sides or SIDES}
     ARTIFACT.parent.mkdir(exist_ok=True)
     ARTIFACT.write_text(json.dumps({"bytes": SIZE, "curves": found, "cpus": os.cpu_count()}, indent=2) + "\n")
     for side, curve in found.items():

@@ -31,6 +31,7 @@ NAMES = {
     "publish_fast": "Penstock",
     "publish_acks": "Penstock",
     "publish_atomic": "Penstock",
+    "publish_atomic_bare": "Penstock, without ids",
     "natsrpy_pull": "natsrpy (Rust)",
     "nats_pull": "nats-py",
     "nats_async": "nats-py",
@@ -39,7 +40,7 @@ NAMES = {
     "go_async": "nats bench (Go)",
     "go_atomic": "nats bench (Go)",
 }
-KINDS = {"raw socket": "limit", "Penstock": "ours"}
+KINDS = {"raw socket": "limit", "Penstock": "ours", "Penstock, without ids": "ours"}
 CASES = {
     "read": "Read a stream",
     "publish fast": "Publish by fast ingest",
@@ -122,7 +123,10 @@ def _bars(report: dict[str, Any], bars: list[dict[str, Any]]) -> Iterator[str]:
         state = "" if value is None else "reached" if is_reached(bar, value) else "**not reached**"
         yield f"| {bar['path']} | {sign}{bar['wanted']:g} | {shown} | {state} | `{bar['command']}` |"
         if value is not None and not is_reached(bar, value):
-            bounds.append(f"- {bar['path']}: {bar.get('bound') or 'what bounds it is not known yet.'}")
+            seen = [(label, find(report, keys)) for label, keys in bar.get("seen", ())]
+            proof = "; ".join(f"{label} {value:.3g}" for label, value in seen if isinstance(value, int | float))
+            why = bar.get("bound") or "what bounds it is not known yet."
+            bounds.append(f"- {bar['path']}: {why}{f' In this run: {proof}.' if proof else ''}")
     if bounds:
         yield "\nWhat bounds those that are not reached:\n"
         yield from bounds
@@ -166,8 +170,10 @@ def _growth(report: dict[str, Any], drawn: dict[str, str]) -> Iterator[str]:
         across, title = CURVES[curve]
         if not points:
             continue
-        verbs = [key for key in points[0] if key != "x"]
-        rates = {verb: [(point["x"], point[verb]["rate"]) for point in points] for verb in verbs}
+        sides = [key for key in points[0] if key != "x"]
+        verbs = [key for key in sides if "mib" in points[0][key]]
+        raw = "raw" in sides  # the limit beside it, of which only the rate is known
+        rates = {side: [(point["x"], point[side]["rate"]) for point in points] for side in sides}
         drawn[f"growth-{curve}.svg"] = charts.curves(f"{title}: rate", across, "a second", rates, log=True)
         last = verbs[-1]
         memory = {
@@ -179,14 +185,16 @@ def _growth(report: dict[str, Any], drawn: dict[str, str]) -> Iterator[str]:
         yield f"![{title}: rate](performance/growth-{curve}.svg)\n"
         yield f"![{title}: memory](performance/memory-{curve}.svg)\n"
         heads = [f"{verb}, /s | {verb}, s | our CPU, µs | the server's CPU, µs" for verb in verbs]
+        heads += ["a raw sender, /s"] * raw
         yield f"| {across} | {' | '.join(heads)} | MiB, ours | MiB, the server |"
-        yield f"|{'---|' * (3 + 4 * len(verbs))}"
+        yield f"|{'---|' * (3 + 4 * len(verbs) + raw)}"
         for point in points:
             cells = [f"{point['x']:,}"]
             for verb in verbs:
                 figures = point[verb]
                 cells += [f"{figures['rate']:,.0f}", f"{figures['seconds']:,.2f}"]
                 cells += [f"{figures[key]:,.2f}" for key in ("cpu_us", "server_cpu_us")]
+            cells += [f"{point['raw']['rate']:,.0f}"] if raw else []
             cells += [f"{point[last][key]:,.0f}" for key in ("mib", "server_mib")]
             yield f"| {' | '.join(cells)} |"
         yield ""

@@ -36,7 +36,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "read": ("raw_pull", "read", "natsrpy_pull", "nats_pull", "go_ordered"),
     "publish fast": ("raw_fast", "publish_fast", "go_fast"),
     "publish acks": ("raw_acks", "publish_acks", "nats_async", "go_async"),
-    "publish atomic": ("raw_atomic", "publish_atomic", "go_atomic"),
+    "publish atomic": ("raw_atomic", "publish_atomic", "publish_atomic_bare", "go_atomic"),
 }
 # A share of the messages for sides that are much slower: a rate needs a second, not a minute.
 SLOW = {"nats_pull": 0.05, "nats_async": 0.05}

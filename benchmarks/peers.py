@@ -1,12 +1,13 @@
 """Measures the bus and chunks beside their peers: Go's own programs, bare nats-py, and a loop that does nothing else.
 
+    python benchmarks/peers.py [--quick]                 both
     python benchmarks/peers.py bus [--rounds 5]          single requests, 64 in flight, and elements one at a time
     python benchmarks/peers.py chunks [--rounds 5]       100 MB from and to either side, each time in new processes
 
 All sides are processes of their own and take turns; rates are medians, CPU time is of both processes of a side.
 The Go sides need `go` and a checkout of what they speak: PENSTOCK_PEER_BUS names one of airs-ibusnats,
 PENSTOCK_PEER_CHUNKS one of natsChunked (branch v2-offset-protocol). Without them they are skipped, by name.
-With PENSTOCK_UVLOOP=1 our sides and the bare loop run on uvloop. JSON to artifacts/peers-*.json.
+With PENSTOCK_UVLOOP=1 our sides and the bare loop run on uvloop. JSON to artifacts/peers.json.
 """
 
 from __future__ import annotations
@@ -51,7 +52,6 @@ def build(name: str, folder: Path) -> str | None:
     """Build a peer inside of a copy of the checkout; None, and a word why, if that cannot be."""
     checkout = os.environ.get(f"PENSTOCK_PEER_{name.upper()}")
     if checkout is None or shutil.which("go") is None:
-        print(f"the Go side of {name} is skipped: it needs go, and a checkout in PENSTOCK_PEER_{name.upper()}")
         return None
     copy = folder / name
     shutil.copytree(checkout, copy, ignore=shutil.ignore_patterns(".git", "*_test.go"))
@@ -314,6 +314,7 @@ def measure_chunks(rounds: int, peer: str | None) -> dict[str, Any]:
     return rows
 
 
+MEASURES = {"bus": measure_bus, "chunks": measure_chunks}
 SIDES = {
     "--serve-bus": serve_bus,
     "--ask-bus": ask_bus,
@@ -332,14 +333,18 @@ def main() -> None:
         asyncio.run(SIDES[sys.argv[1]](*sys.argv[2:]))  # type: ignore[operator]
         return
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=("bus", "chunks"))
+    parser.add_argument("what", nargs="?", choices=MEASURES, help="only this one")
+    parser.add_argument("--quick", action="store_true", help="one round")
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
+    found: dict[str, Any] = {"skipped": {}}
     with tempfile.TemporaryDirectory(prefix="penstock-peers-") as folder:
-        peer = build(given.what, Path(folder))
-        rows = (measure_bus if given.what == "bus" else measure_chunks)(given.rounds, peer)
+        for what in [given.what] if given.what else MEASURES:
+            if (peer := build(what, Path(folder))) is None:
+                found["skipped"][f"the Go side of {what}"] = f"needs go, and a checkout in PENSTOCK_PEER_{what.upper()}"
+            found[what] = MEASURES[what](1 if given.quick else given.rounds, peer)
     ARTIFACTS.mkdir(exist_ok=True)
-    (ARTIFACTS / f"peers-{given.what}.json").write_text(json.dumps(rows, indent=2) + "\n")
+    (ARTIFACTS / "peers.json").write_text(json.dumps(found, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Shows what bounds a read: the rate beside a raw drain, and the CPU time of both ends for a message.
 
-    python benchmarks/read_cpu.py [--sizes 128 1024 16384 65536] [--rounds 5]        JSON to artifacts/read-cpu.json
+    python benchmarks/read_cpu.py [--quick] [--sizes 128 1024 16384 65536] [--rounds 5]  JSON to artifacts/read_cpu.json
 
 The sides of benchmarks/wire.py take turns in processes of their own. Where both ends together keep all cores busy, the
 rate is that of their CPU time: what a reader does with a message, beyond receiving it, is taken from the server.
@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import wire
 from growth import cpu
 
-ARTIFACT = Path(__file__).resolve().parents[1] / "artifacts" / "read-cpu.json"
+ARTIFACT = Path(__file__).resolve().parents[1] / "artifacts" / "read_cpu.json"
 SIDES = ("raw_pull", "read", "natsrpy_pull")
 
 
@@ -33,6 +33,7 @@ def children() -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one round of a tenth of the messages")
     parser.add_argument("--sizes", type=int, nargs="+", default=[128, 1024, 16_384, 65_536])
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
@@ -41,11 +42,11 @@ def main() -> None:
         (pid,) = (node.pid for node in server.nodes)
         assert pid is not None
         for size in given.sizes:
-            count = wire.amount(size, quick=False)
+            count = wire.amount(size, given.quick)
             wire.create(server.url)
             wire.run("publish_fast", server.url, count, size)
             rows: dict[str, list[tuple[float, float, float]]] = {side: [] for side in SIDES}
-            for _ in range(given.rounds):
+            for _ in range(1 if given.quick else given.rounds):
                 for side in SIDES:
                     before, own = cpu(pid), children()
                     rate = wire.run(side, server.url, count, size)

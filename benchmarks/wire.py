@@ -74,8 +74,8 @@ def run(side: str, url: str, count: int, size: int) -> float:
     return float(json.loads(done.stdout)["rate"])
 
 
-def create(url: str, storage: str = "file") -> None:
-    """Make the stream anew."""
+def create(url: str, storage: str = "file", **more: Any) -> None:
+    """Make the stream anew; more is what else its configuration says."""
     with BulkConnection(url) as bulk:
         if sides.STREAM in (bulk.api("STREAM.NAMES").get("streams") or []):
             bulk.api(f"STREAM.DELETE.{sides.STREAM}", timeout=60)
@@ -85,7 +85,7 @@ def create(url: str, storage: str = "file") -> None:
             "storage": storage,
             "allow_direct": True,
         }
-        config |= {"allow_atomic": True, "allow_batched": True}
+        config |= {"allow_atomic": True, "allow_batched": True, **more}
         for last in (*[False] * 99, True):
             try:
                 bulk.api(f"STREAM.CREATE.{sides.STREAM}", config)

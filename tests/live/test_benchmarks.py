@@ -90,7 +90,7 @@ def test_the_benchmark_of_the_main_paths(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     report = json.loads(output.read_text())
     found = report["cases"]["publish atomic"]["128"]
-    assert set(found["sides"]) == {"raw_atomic", "publish_atomic"}
+    assert set(found["sides"]) == {"raw_atomic", "publish_atomic", "publish_atomic_bare"}
     assert all(side["rate"]["median"] > 0 and side["cpu_us"]["median"] > 0 for side in found["sides"].values())
     assert found["ratios"]["publish_atomic / raw_atomic"]["median"] > 0
     assert "nats bench (Go)" in report["skipped"]

@@ -30,14 +30,14 @@ def _session(folder: str, tasks: int) -> Any:
 
 
 def _options(job: ClientJob, of: Any) -> Any:
-    from penstock.spark.options import CONNECTION
+    from penstock.spark.options import CONNECTION, SHOWN
 
     default = ConnectionOptions()
     for option in CONNECTION:
         value = getattr(job.options, option.field, None)
         if value is not None and value != getattr(default, option.field):
             text = str(value).lower() if isinstance(value, bool) else f"{value}s" if isinstance(value, float) else value
-            of = of.option(option.name, text)
+            of = of.option(SHOWN.get(option.field, option.name), text)
     return of.option("stream", job.name)
 
 

@@ -55,6 +55,14 @@ from __future__ import annotations
 import functools
 from typing import Any, ClassVar
 
+_LONGEST = 2000  # characters of a sentence: what somebody else wrote may be part of it
+
+
+def _printable(text: str) -> str:
+    """Give a sentence that can be shown: not without end, and without half characters, which no output takes."""
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} … {text[3 - _LONGEST // 2 :]}"
+
 
 class PenstockError(Exception):
     """The root of every error of Penstock: `what` happened, the `remedy`, and facts as attributes.
@@ -73,9 +81,9 @@ class PenstockError(Exception):
         unknown = set(facts) - set(self.fact_names)
         if unknown:
             raise TypeError(f"{type(self).__name__} has no fact {', '.join(sorted(unknown))}")
-        super().__init__(what)
-        self.what = what
-        self.remedy = remedy
+        self.what = _printable(what)
+        self.remedy = _printable(remedy)
+        super().__init__(self.what)
         for name in self.fact_names:
             setattr(self, name, facts.get(name))
 

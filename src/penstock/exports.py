@@ -25,7 +25,8 @@ def exports(
 
     `homes` says for each name in which module it is; if that is the package itself, the name is a module of it.
     `deprecated` says for each old name what has taken its place, as `module.name`: the old name gives the same thing,
-    and a DeprecationWarning that points at the line that used it.
+    and a DeprecationWarning that points at the line that used it. A package that an extra brings and that is missing is
+    told in a sentence.
     """
     former = deprecated or {}
 
@@ -33,7 +34,7 @@ def exports(
         if homes.get(name) == module:
             return importlib.import_module(f"{module}.{name}")
         if name in homes:
-            return getattr(importlib.import_module(homes[name]), name)
+            return getattr(_load(module, homes[name]), name)
         if name in former:
             warnings.warn(f"{module}.{name} is now {former[name]}.", DeprecationWarning, stacklevel=2)
             home, _, new = former[name].rpartition(".")
@@ -44,3 +45,15 @@ def exports(
         return sorted(sys.modules[module].__all__)
 
     return get, names
+
+
+def _load(module: str, home: str) -> Any:
+    try:
+        return importlib.import_module(home)
+    except ModuleNotFoundError as error:
+        from penstock.extras import without_extra
+
+        said = without_extra(error, module)
+        if said is None:
+            raise
+        raise said from None

@@ -28,7 +28,7 @@ from pydantic import (
     WrapValidator,
 )
 
-from penstock.asset_names import NAME
+from penstock.asset_names import LONGEST, NAME
 from penstock.durations import parse_duration
 from penstock.errors import InputError
 from penstock.times import format_time, parse_time
@@ -67,8 +67,8 @@ def _to_time(value: Any) -> Any:
 def _checked_name(value: str) -> str:
     if not NAME.fullmatch(value):
         raise ValueError("a name has no dots, spaces, wildcards or slashes, and is not empty")
-    if len(value.encode()) > 255:
-        raise ValueError("a name has at most 255 bytes")
+    if len(value.encode()) > LONGEST:
+        raise ValueError(f"a name has at most {LONGEST} bytes")
     return value
 
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Query:
     """A streaming query with Spark left out: batches are planned and read, and the last offset is kept."""
 
-    def __init__(self, url: str, **options: str) -> None:
-        self.connection = ConnectionOptions(url)
+    def __init__(self, url: str | ConnectionOptions, **options: str) -> None:
+        self.connection = as_options(url)
         self._make(options)
         try:
             self.offset = self.reader.initialOffset()
@@ -59,17 +59,22 @@ class Query:
         self.reader.stop()
 
 
-def reader_of(url: str, **options: str) -> NatsReader:
+def as_options(url: str | ConnectionOptions) -> ConnectionOptions:
+    """Give the options of a connection, of which an address is enough."""
+    return ConnectionOptions(url) if isinstance(url, str) else url
+
+
+def reader_of(url: str | ConnectionOptions, **options: str) -> NatsReader:
     """Give the reader of a batch read."""
     from penstock.spark.batch_reader import NatsReader
     from penstock.spark.schema import source_schema
     from penstock.spark.source_options import SourceOptions
 
     given = SourceOptions.parse(options)
-    return NatsReader(ConnectionOptions(url), given, source_schema(given))
+    return NatsReader(as_options(url), given, source_schema(given))
 
 
-def read(url: str, **options: str) -> list[int]:
+def read(url: str | ConnectionOptions, **options: str) -> list[int]:
     """Read in batch and give the sequences."""
     reader = reader_of(url, **options)
     batches = [batch for task in reader.partitions() for batch in reader.read(task)]

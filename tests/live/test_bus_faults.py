@@ -42,7 +42,7 @@ def subscriptions(server: Server, client: Any) -> int:
     parts = urlsplit(server.monitor_urls[0])
     connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=5)
     try:
-        connection.request("GET", f"/connz?cid={client.client_id}")
+        connection.request("GET", f"{parts.path}/connz?cid={client.client_id}")
         return json.loads(connection.getresponse().read())["connections"][0]["subscriptions"]
     finally:
         connection.close()

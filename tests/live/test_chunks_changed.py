@@ -278,7 +278,7 @@ async def test_what_is_removed_while_it_is_read_is_told(server, nc, unique, gone
     data = os.urandom(12 * 1024 * 1024)
     message_id = await storing(archive).publish(subject, data)
     async with (
-        await penstock.connect(server.url, request_timeout=0.5) as other,
+        await penstock.connect(server.url, request_timeout=2.0) as other,
         Archive(other, stream).open(message_id) as message,
     ):
         assert data.startswith(await message.read(10))

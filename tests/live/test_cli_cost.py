@@ -12,8 +12,10 @@ from pathlib import Path
 from penstock import Server
 from tests.live.inprocess import invoke
 
-# One of each kind: help, a list, facts by way of the model, a message, a message with an ack, a question to a server.
-VERBS = ("--help", "stream add --help", "stream ls", "stream info {stream}", "pub {stream}.x b", "rtt")
+# One of each kind: help, a list (of one stream: other tests leave many), facts by way of the model, a message, one
+# with an ack, a question to a server.
+LIST = "stream ls --subject {stream}.>"
+VERBS = ("--help", "stream add --help", LIST, "stream info {stream}", "pub {stream}.x b", "rtt")
 
 
 def _cpu(environment: dict[str, str], *arguments: str) -> float:

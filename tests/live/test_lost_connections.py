@@ -8,6 +8,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -104,7 +105,7 @@ async def test_what_answers_is_no_nats_server(greeting: bytes, hang_up: bool, sa
 
 async def test_a_http_server(server: Server) -> None:
     """The monitoring port is a common mistake: it speaks HTTP and waits for us to begin."""
-    url = server.nodes[0].monitor_url.replace("http://", "nats://").rstrip("/")
+    url = f"nats://{urlsplit(server.nodes[0].monitor_url).netloc}"
     await refused(UnreachableError, "within 0.5 s", url, connect_timeout=0.5)
 
 

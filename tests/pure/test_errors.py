@@ -113,3 +113,14 @@ def test_not_found_is_a_jetstream_error() -> None:
     error = NotFoundError("No stream.", code=404, err_code=10059, description="stream not found")
     assert isinstance(error, JetStreamError)
     assert error.facts == {"code": 404, "err_code": 10059, "description": "stream not found"}
+
+
+def test_a_sentence_can_always_be_shown():
+    """What somebody else wrote may be part of a sentence: it is cut, holds no half character, and survives pickling."""
+    error = InputError("\ud800 and " + "x" * 5000 + " at the end", remedy="y" * 3000)
+    assert error.what.startswith("\\ud800 and xxx")
+    assert error.what.endswith("xxx at the end")
+    assert len(str(error)) <= 4001
+    str(error).encode()
+    again = pickle.loads(pickle.dumps(error))
+    assert (again.what, again.remedy) == (error.what, error.remedy)

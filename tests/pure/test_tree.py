@@ -100,6 +100,7 @@ def test_help_is_quick_because_it_loads_little(arguments: list[str]):
     files = {file for group in groups for file in group.files} | {
         "apply",
         "console",
+        "quickstart",
         "demo",
         "doctor",
         "messages",

@@ -19,6 +19,7 @@ SHARED = {
     "Refusal": "why a channel's request, or a chunk, is not taken",
     "Service": "serves requests: of the bus, of old clients",
     "State": "where a session stands; where a reply stands; what a gateway must not forget",
+    "Survey": "what is found out about streams by asking: before tasks read them; all the time, for those who watch",
     "Subscription": "what a connection, or a client of channels, is sent",
 }
 

@@ -167,7 +167,11 @@ class ObjectInfo:
     def encode(self) -> bytes:
         """Write the description as it is stored, byte by byte as nats.go does."""
         content = {**self.to_json(), "mtime": _NO_TIME}
-        return json.dumps(content, ensure_ascii=False, separators=(",", ":")).translate(_ESCAPES).encode()
+        return (
+            json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+            .translate(_ESCAPES)
+            .encode("utf-8", "backslashreplace")
+        )
 
 
 def _read_headers(content: Mapping[str, Any]) -> dict[str, list[str]]:

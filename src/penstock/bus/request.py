@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.errors import InputError, RemoteProtocolError
+from penstock.json_text import load_json
 
 __all__ = ["METHODS", "Request", "decode_request", "encode_element", "go_json"]
 
@@ -112,7 +113,7 @@ def decode_request(data: bytes) -> Request:
     """Read a request; fields that are missing or null have their defaults, unknown ones are left alone."""
     try:
         # What begins like an object is UTF-8; only of anything else does the encoding have to be found out.
-        fields = json.loads(data.decode("utf-8", "surrogatepass") if data[:2] == b'{"' else data)
+        fields = load_json(data.decode("utf-8", "surrogatepass") if data[:2] == b'{"' else data)
         if not isinstance(fields, dict):
             raise ValueError("not an object")
         get = fields.get

@@ -25,13 +25,13 @@ Pure: bytes in, values out.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Any
 
 from penstock.errors import LocalProtocolError, RemoteProtocolError
+from penstock.json_text import load_json
 from penstock.wire.subjects import subject_fault
 
 __all__ = [
@@ -115,7 +115,7 @@ class Response:
 
     def json(self) -> Any:
         """Read the data as JSON."""
-        return json.loads(self.data)
+        return load_json(self.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Element:
 
     def json(self) -> Any:
         """Read the data as JSON."""
-        return json.loads(self.data)
+        return load_json(self.data)
 
 
 @dataclass(frozen=True, slots=True)

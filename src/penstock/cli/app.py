@@ -5,6 +5,7 @@ Commands load when they are wanted (`tree`), and import heavy modules inside, so
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -19,6 +20,7 @@ from penstock.cli.standard_output import guarded
 from penstock.cli.tables import plain
 from penstock.cli.tree import Tree
 from penstock.errors import InputError, PenstockError
+from penstock.extras import without_extra
 
 __all__ = ["app", "main"]
 
@@ -56,11 +58,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
             status = command.main(words, prog_name="penstock", standalone_mode=False)
         except PenstockError as error:
             _end(str(error), 2 if isinstance(error, InputError) else 1)
+        except ModuleNotFoundError as error:
+            said = without_extra(error, "This command")
+            if said is None:
+                raise
+            _end(str(said), 2)
         except _Misuse as error:
             if error.ctx is not None and error.message == error.ctx.get_help():  # nothing was said at all
                 error.show()
                 sys.exit(2)
             _end(misuse(error), 2)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            _end("This process has as many files open as it may. Raise the limit: ulimit -n.", 1)
         except typer.Abort:
             _end("Ended at the question; nothing was changed.", 1)
         sys.exit(status or 0)

@@ -19,6 +19,7 @@ from penstock.cli.questions import confirm
 from penstock.cli.tables import plain
 from penstock.cli.values import read_json, refuse_both, write_json
 from penstock.errors import InputError
+from penstock.json_text import load_json
 
 if TYPE_CHECKING:
     from penstock.info import ConsumerInfo, StreamInfo
@@ -104,7 +105,7 @@ def edited(config: Config) -> Config:
     shown = config.model_copy(update={"metadata": changes.own_metadata(config.metadata)}).to_json()
     text = in_editor(json.dumps(shown, indent=2) + "\n", ".json")
     try:
-        content = json.loads(text)
+        content = load_json(text)
     except ValueError as error:
         raise InputError(f"What you wrote is not JSON: {error}.", remedy="Edit it again.") from None
     return type(config).from_json(content)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import importlib
 import inspect
-import json
 import os
 import re
 import sys
@@ -20,6 +19,7 @@ from penstock.cli.running import connected, staying
 from penstock.cli.standard_input import whole_body
 from penstock.durations import parse_duration
 from penstock.errors import InputError
+from penstock.json_text import load_json
 
 if TYPE_CHECKING:
     from penstock.bus import Element, Reply, Request, Response, Section, Sender
@@ -117,7 +117,7 @@ class _Printer:
 def _value(data: bytes) -> Any:
     """Give data as the JSON that it is, as text, or as base64 where it is neither."""
     try:
-        return json.loads(data)
+        return load_json(data)
     except ValueError:
         pass  # no JSON: text, perhaps
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from penstock.cli.questions import accepted, ask, ask_missing, number, one_of, y
 from penstock.cli.values import choice, duration, opposite, parse_pairs, words
 from penstock.durations import parse_duration
 from penstock.errors import InputError
+from penstock.json_text import load_json
 from penstock.sizes import parse_size
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def _source(text: str, option: str) -> model.StreamSource:
     if not text.lstrip().startswith("{"):
         return model.StreamSource(name=checked(text, "stream"))
     try:
-        return model.StreamSource.from_json(json.loads(text))
+        return model.StreamSource.from_json(load_json(text))
     except ValueError as error:
         raise InputError(
             f"{option} {text!r} is not JSON: {error}.", remedy='Write such as {"name":"ORDERS"}.'

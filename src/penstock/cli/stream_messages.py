@@ -18,6 +18,7 @@ from penstock.cli.tables import print_table
 from penstock.cli.values import refuse_both, shifted
 from penstock.errors import InputError, NotFoundError
 from penstock.sizes import format_size
+from penstock.wire.jetstream.names import STREAM_NOT_FOUND
 
 if TYPE_CHECKING:
     from penstock.cli.arrivals import Translation
@@ -157,7 +158,7 @@ async def _stored(client: Connection, name: str, sequence: int | None, last_for:
     try:
         return await assets.get_stored(client, name, sequence, last_for=last_for)
     except NotFoundError as error:
-        if error.err_code == 10059:
+        if error.err_code == STREAM_NOT_FOUND:
             raise NotFoundError(f"There is no stream {name}.", remedy="See `penstock stream ls`.") from None
         what = f"no message {sequence}" if sequence else f"no message on {last_for}"
         raise NotFoundError(f"Stream {name} holds {what}.", remedy=f"See `penstock stream info {name}`.") from None

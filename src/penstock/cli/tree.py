@@ -304,17 +304,25 @@ COMMANDS: dict[str, Entry | Group] = {
         },
     ),
     "pipeline": Group(
-        "Make, run and look at Spark pipelines over NATS.", {"pipeline": "new run status reset replay switch_"}
+        "Make, run and look at Spark pipelines over NATS.", {"pipeline": "new run stop status reset replay switch_"}
     ),
     "console": Entry(
         "console.console",
-        "Serve a web console that shows streams, consumers, lag, messages, pipelines and transfers, "
-        "and changes nothing.",
+        "Serve a web console that shows streams, consumers, lag, messages, pipelines and transfers.",
     ),
+    "top": Entry(
+        "top.top",
+        "Show streams, consumers and pipelines live, with rates, lag and trouble; keys sort, filter, change the view.",
+    ),
+    "metrics": Group("Figures for Prometheus.", {"metrics": "serve"}),
     "doctor": Entry(
         "doctor.doctor",
         "Check Python, Java, the NATS server, the compiled wire, Spark and the disk; "
         "exit status 1 if something is bad.",
+    ),
+    "quickstart": Entry(
+        "quickstart.quickstart",
+        "Make a folder with a server, traffic, a pipeline and a notebook, run it with a kill in the middle, and count.",
     ),
     "demo": Entry(
         "demo.demo",

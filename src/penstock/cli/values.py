@@ -11,6 +11,7 @@ from typing import Any
 
 from penstock.durations import parse_duration
 from penstock.errors import InputError, OptionError
+from penstock.json_text import load_json
 
 __all__ = ["choice", "duration", "opposite", "parse_pairs", "parse_until", "refuse_both", "words"]
 
@@ -86,7 +87,7 @@ def parse_pairs(texts: Sequence[str], option: str) -> dict[str, str]:
 def read_json(path: Path, option: str) -> dict[str, Any]:
     """Read a JSON object from a file."""
     try:
-        content = json.loads(path.read_text())
+        content = load_json(path.read_text())
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise InputError(f"{option} {path} cannot be read as JSON: {error}.", remedy="Check the file.") from None
     if not isinstance(content, dict):

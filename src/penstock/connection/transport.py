@@ -165,6 +165,8 @@ class Wire(asyncio.BufferedProtocol):
         if not self._gone.done():
             self._gone.set_result(None)
         reason = "the server closed it" if error is None else getattr(error, "strerror", None) or str(error)
+        if isinstance(error, ssl.SSLError):
+            reason = tls_reason(error)
         self._lost = str(reason).split("] ")[-1].rstrip(".")
         self._ended_itself = error is None
         if self._backlog:

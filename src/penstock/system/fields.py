@@ -6,12 +6,12 @@ RemoteProtocolError that names it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from penstock.errors import InputError, RemoteProtocolError
+from penstock.json_text import load_json
 from penstock.times import parse_time
 
 __all__ = ["fields", "figure", "moment", "read_object", "rows", "seconds", "switch", "texts", "word"]
@@ -23,8 +23,8 @@ _LARGEST = 2**64  # Go counts in 64 bits; and nothing is infinite
 def read_object(payload: bytes) -> dict[str, Any]:
     """Read a JSON object."""
     try:
-        answer = json.loads(str(payload, "utf-8"))
-    except (ValueError, RecursionError):
+        answer = load_json(str(payload, "utf-8"))
+    except ValueError:
         raise RemoteProtocolError(f"A server's answer is no JSON: {payload[:40]!r}.", place=0) from None
     if not isinstance(answer, dict):
         raise RemoteProtocolError(f"A server's answer is no object: {payload[:40]!r}.", place=0)

@@ -155,6 +155,33 @@ def test_of_two_drivers_one_stores_the_batch(writer, bulk, stream):
     assert stored(bulk, stream) == Counter([*rows, *numbered(10, "b1")])
 
 
+@pytest.mark.parametrize("batch", [0, 1])
+def test_a_driver_that_looked_before_another_one_stored_adds_nothing(writer, server, bulk, stream, batch):
+    """Two drivers find the same head, and one stores the batch before the other one sends it: it is there once."""
+    wanted = Counter[bytes]()
+    for number in range(batch):
+        wanted.update(rows := numbered(10, f"b{number}"))
+        writer.commit(handed(writer, [rows]), batch=number, run=f"earlier-{number}")
+    rows = numbered(30)
+    other = Writer(server.url, stream, rows=400)
+    overtaken = []
+
+    def overtake(bulk) -> None:
+        post = bulk.post
+
+        def after_the_other(*given):
+            if not overtaken:
+                overtaken.append(True)
+                other.commit(handed(other, [rows]), batch=batch, run="r2")
+            return post(*given)
+
+        bulk.post = after_the_other
+
+    writer.commit(handed(writer, [rows]), batch=batch, run="r1", around=overtake)
+    assert overtaken
+    assert stored(bulk, stream) == wanted + Counter(rows)
+
+
 def test_a_message_id_that_is_known_is_not_stored_again(writer, bulk, stream):
     """A batch that has such a row is stored row by row where it must be, and that row is not."""
     ids = [[("Nats-Msg-Id", [f"id-{number}"])] for number in range(9)]

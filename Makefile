@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Programs find the project's own commands and the Java that the set-up found.
 RUN := env PATH="$(CURDIR)/$(BIN):$$PATH" JAVA_HOME="$$(cat .venv/.java-home)"
 
-.PHONY: help setup demo test oldest docs lint format bench faults wheel requirements clean
+.PHONY: help setup demo test oldest docs pictures lint format bench faults fuzz asan durability load dist release requirements clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -16,6 +16,7 @@ demo: setup ## run the main job
 	@$(RUN) penstock demo
 
 test: setup lint ## run the checks and the tests; ARGS="-k name" picks some
+	@tools/setup --browser
 	@$(RUN) pytest -n 3 -m "not heavy" $(ARGS)
 
 # What a dependency can break: everything pure, then each capability once on a real server, and a Spark session.
@@ -31,11 +32,17 @@ oldest: setup ## run a part of the tests with the oldest versions that are allow
 
 docs: setup ## write the generated reference pages anew
 	@$(RUN) python tools/reference.py
+	@$(RUN) python tools/licences.py
 
-lint: setup ## ruff, and mypy strict on src
+pictures: setup ## make the pictures of the docs anew, in a browser
+	@tools/setup --browser
+	@env PENSTOCK_PICTURES=docs/howto/images $(RUN) pytest -q tests/live/console/test_console_browser.py -k pictures
+
+lint: setup ## ruff, mypy strict on src, and pip-audit if its index can be reached
 	@$(RUN) ruff check --quiet .
 	@$(RUN) ruff format --check --quiet .
 	@$(RUN) mypy
+	@$(RUN) python tools/audit.py
 
 format: setup ## let ruff mend what it can
 	@$(RUN) ruff check --quiet --fix .
@@ -45,12 +52,32 @@ bench: setup ## run the benchmarks into artifacts/bench.json and docs/why/perfor
 	@mkdir -p artifacts
 	@$(RUN) python benchmarks/run.py $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(ARGS)
 
-faults: setup ## run the long fault and scale tests
-	@$(RUN) pytest -m heavy --timeout 3600 $(ARGS)
+faults: setup ## break everything on purpose: SEED=n MINUTES=m ONLY="part part"; without these, the long tests, too
+	@$(RUN) python -m tests.faults.run --seed $(or $(SEED),1) --minutes $(or $(MINUTES),10) --only "$(ONLY)" $(ARGS)
+	@$(if $(SEED)$(MINUTES)$(ONLY)$(ARGS),:,$(RUN) pytest -m heavy --timeout 3600)
 
-wheel: setup ## build the wheel into dist/
-	@$(RUN) python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
-	@ls dist
+fuzz: setup ## mutate real bytes into every reader; MINUTES=m, SEED=n, ONLY="name name"
+	@$(RUN) python -m tests.fuzz.run --minutes $(or $(MINUTES),2) --seed $(or $(SEED),1) $(if $(ONLY),--only $(ONLY))
+
+asan: setup ## run the compiled modules under AddressSanitizer; MINUTES=m of mutated bytes
+	@$(RUN) python -m tests.fuzz.asan --minutes $(or $(MINUTES),1)
+
+durability: setup ## lose all that was not synced, and damage blocks, on a real server; writes artifacts/durability.json
+	@$(RUN) python -m tests.durability.run $(ARGS)
+
+load: setup ## much of everything at once, and a soak, into artifacts/; ONLY="part part", ARGS="--minutes 5"
+	@mkdir -p artifacts
+	@$(RUN) python -m tests.load $(ONLY) $(ARGS)
+
+dist: setup ## build source, plain and compiled wheels into dist/, and try each in an empty environment
+	@$(RUN) python tools/dist.py $(ARGS)
+
+release: setup ## make every check, build dist/ and write its notes from the changelog; DRAFT=1 takes "Unreleased"
+	@$(RUN) python tools/release.py check $(if $(DRAFT),--draft)
+	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory oldest
+	@$(MAKE) --no-print-directory dist
+	@$(RUN) python tools/release.py notes $(if $(DRAFT),--draft)
 
 PIN := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-emit-index-url \
   --no-emit-find-links --upgrade --custom-compile-command "make requirements" pyproject.toml

@@ -22,6 +22,7 @@ from typing import Any
 import connection_page
 import guarantees_page
 import nats_commands
+import permissions_page
 import typer.main
 
 from penstock import errors, model, options
@@ -46,6 +47,7 @@ def pages() -> dict[Path, str]:
         FOLDER / "spark-source.md": spark_source(),
         FOLDER / "spark-sink.md": spark_sink(),
         FOLDER / "console.md": console(),
+        FOLDER / "permissions.md": permissions_page.page(),
         GUARANTEES: guarantees_page.page(GUARANTEES),
     }
 
@@ -418,7 +420,9 @@ def spark_source() -> str:
             "",
             "## Options of the connection",
             "",
-            "Files are read on the driver; executors get their contents. Secrets stand in no plan, log or error.",
+            "Files are read on the driver; executors get their contents. Spark shows options in plans, logs and",
+            "pages, and hides the values of those whose names tell that they are secrets: `url`, `token`, `password`,",
+            "`credentials`, and all that end in `Secret`. A `context`, or the path of a file, is no secret at all.",
             "",
             spark_options(CONNECTION),
             "",
@@ -524,10 +528,28 @@ def spark_sink() -> str:
 # -- the console ---------------------------------------------------------------------------------------------------
 
 
+_EVENTS = [
+    ("`page`", '`{"title": HTML, "main": HTML}`', "at first, and whenever the page has other parts than before"),
+    ("`parts`", "`{ID: HTML, ...}`", "some parts have changed: elements of the page with `data-live` and an `id`"),
+    ("`same`", "`{}`", "nothing has changed: the console is still there"),
+    ("`failed`", '`{"kind", "what", "remedy"}`', "the page cannot be made now; it is tried again"),
+]
+
+
 def console() -> str:
+    from penstock.console.act_pages import ACTS
     from penstock.console.pages import PAGES
     from penstock.console.settings import Settings
 
+    acts = [
+        (
+            f"`{act.name}`",
+            _clean(act.sentence),
+            ", ".join(f"`{name}`" for name in (*act.targets, *(field.name for field in act.fields))),
+            f"the {act.typed}" if act.typed else "",
+        )
+        for act in ACTS.values()
+    ]
     pages = [
         (
             f"`{page.path}`",
@@ -554,7 +576,22 @@ def console() -> str:
             "there, 405 for anything but reading, 421 under a name that is not known, 503 while NATS does not answer,",
             '504 when a page takes too long. Its twin is then `{"error": {"kind", "what", "remedy"}}`.',
             "",
-            _table(("path", "what it shows", "an open page asks again"), pages),
+            _table(("path", "what it shows", "an open page is made again"), pages),
+            "",
+            "## Events",
+            "",
+            "A page that is made again can be listened to: ask for its own address, the question included, with the",
+            "header `Accept: text/event-stream`. The data of an event is JSON on one line.",
+            "",
+            _table(("event", "data", "when"), _EVENTS),
+            "",
+            "## Acts",
+            "",
+            "With `--write`, for those who show the token for acting. `/act/NAME` is the form; its fields are those of",
+            "the third column. 403 is the answer to those who may only look, to a form of another site or session,",
+            "and to one that was sent before; 409 if what it is about was changed since the form was shown.",
+            "",
+            _table(("act", "what it does", "fields", "to be typed"), acts),
             "",
             "## Settings",
             "",

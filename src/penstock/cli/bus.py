@@ -115,7 +115,7 @@ class _Printer:
 
 
 def _value(data: bytes) -> Any:
-    """Give data as the JSON that it is, as text, or as base64 where it is neither."""
+    """Give data as the JSON that it is, as text, or as base64 if it is neither."""
     try:
         return load_json(data)
     except ValueError:

@@ -80,7 +80,7 @@ async def serve(
     ] = False,
     subject_prefix: Prefix = "",
     replicas: Replicas = 1,
-    standby: Annotated[bool, flag("Wait where another gateway serves, and take over when it is gone.")] = False,
+    standby: Annotated[bool, flag("Wait if another gateway serves, and take over when it is gone.")] = False,
     lease: Annotated[str, flag("Silence after which a standby takes over.", "DURATION")] = "10s",
     monitor: Annotated[
         str | None, flag("Monitoring pages, on loopback if no host.", "[HOST:]PORT", "-m", "--monitor")

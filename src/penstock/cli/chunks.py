@@ -254,7 +254,7 @@ class _Keeper:
 
 
 def _keep(part: PartFile, folder: Path, message_id: str) -> Path:
-    """Give a file the name of its message, or that name with a number where it is taken."""
+    """Give a file the name of its message, or that name with a number if it is taken."""
     number = 0
     while True:
         target = folder / (file_name(message_id) + (f".{number}" if number else ""))

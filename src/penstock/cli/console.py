@@ -116,7 +116,7 @@ def _sight(
 
 
 def find_pipelines(folders: list[str] | None) -> list[Project]:
-    """Load the pipelines that are named, or the one in this folder where there is one."""
+    """Load the pipelines that are named, or the one in this folder if there is one."""
     if not folders and not any(Path(name).is_file() for name in ("spark-pipeline.yaml", "spark-pipeline.yml")):
         return []
     from penstock.pipelines.project import Project

@@ -51,7 +51,7 @@ def _share(text: str, option: str) -> str | None:
 
 @flag_table
 class ConsumerFlags:
-    """What was said on the command line; None where nothing was."""
+    """What was said on the command line; None if nothing was."""
 
     ack: str | None = table_flag("How messages are acked.", "explicit|all|none|flow_control", to="ack_policy")
     bps: int | None = table_flag("Most bits a second to push.", to="rate_limit_bps")
@@ -180,7 +180,7 @@ def consumer_from(name: str | None, flags: ConsumerFlags, base: dict[str, Any] |
 
 
 def ask_for_consumer(flags: ConsumerFlags) -> ConsumerFlags:
-    """Ask for what `nats consumer add` asks for, where no flag says it."""
+    """Ask for what `nats consumer add` asks for, if no flag says it."""
 
     def filters(text: str) -> list[str]:
         return [text]

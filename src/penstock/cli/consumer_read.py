@@ -206,7 +206,7 @@ class _Reader:
         return None
 
     async def pulled(self, **pulling: Any) -> None:
-        """Read a pull consumer; once more where markers came instead."""
+        """Read a pull consumer; once more if markers came instead."""
         from penstock.jetstream.consume import Deliveries
 
         more = True

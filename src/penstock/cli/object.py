@@ -65,7 +65,7 @@ Progress = Annotated[bool, flag("Show how far it is, on a terminal.")]
 
 @flag_table
 class BucketFlags:
-    """What a bucket is set up with; None where nothing was said."""
+    """What a bucket is set up with; None if nothing was said."""
 
     ttl: str | None = table_flag("How long objects are kept.", "DURATION", read=duration)
     replicas: int | None = table_flag("How many servers keep a copy.", min=1)

@@ -25,7 +25,7 @@ __all__ = ["new", "replay", "reset", "run", "status", "stop", "switch_"]
 
 Folder = Annotated[str, argument("The folder of the pipeline.", "DIR")]
 Storage = Annotated[str | None, flag("Where its state lives, instead of where the spec says.", "DIR")]
-Master = Annotated[str | None, flag("Where Spark runs its tasks; local[*] where nothing is said.", "URL")]
+Master = Annotated[str | None, flag("Where Spark runs its tasks; local[*] if nothing is said.", "URL")]
 Remote = Annotated[str | None, flag("A Spark Connect server to run on.", "sc://...")]
 
 

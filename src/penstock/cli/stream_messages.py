@@ -143,7 +143,7 @@ async def get(
 
 
 def _check_named(sequence: int | None, remedy: str) -> None:
-    """Refuse a message that is not named, where nobody can be asked."""
+    """Refuse a message that is not named, if nobody can be asked."""
     if sequence is None and not asking():
         raise InputError("Which message?", remedy=remedy)
 

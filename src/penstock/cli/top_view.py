@@ -1,7 +1,7 @@
 """What `penstock top` shows: rows of a snapshot, sorted and filtered, in as many columns as fit. Pure.
 
 A view has one column that takes what room is left, and others of a fixed width; those of the highest rank go first
-where a terminal is narrow. What is told in colour is told by a sign, too.
+if a terminal is narrow. What is told in colour is told by a sign, too.
 """
 
 from __future__ import annotations

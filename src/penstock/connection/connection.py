@@ -220,8 +220,8 @@ class Connection(PublishingConnection):
 
         `make` gives the frames for the reply subject that it gets; `hear` gets payload and header block of every
         answer, tells whether it was the last one, and must not raise; `subjects` are those that the frames go to.
-        Nothing is kept for a later connection: DisconnectedError at once where there is none, or where it breaks before
-        the last answer. DeniedError at once where the server denies one of the subjects, else DeadlineError.
+        Nothing is kept for a later connection: DisconnectedError at once if there is none, or if it breaks before
+        the last answer. DeniedError at once if the server denies one of the subjects, else DeadlineError.
         """
         await self._requests.exchange(make, hear, subjects, timeout)
 

@@ -1,4 +1,4 @@
-"""Keeps a connection up: the first one, pings, and a new one where the old one is gone."""
+"""Keeps a connection up: the first one, pings, and a new one if the old one is gone."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def is_lasting(payload: Payload) -> bool:
 
 
 class Msg:
-    """A message: `data` is its payload, `header_block` its headers as they came, None where there are none."""
+    """A message: `data` is its payload, `header_block` its headers as they came, None if there are none."""
 
     __slots__ = ("_connection", "_headers", "_reply", "_subject", "data", "header_block", "sid")
 

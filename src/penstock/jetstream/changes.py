@@ -2,7 +2,7 @@
 
 A field that a declaration leaves open ("the server chooses", such as `ack_wait`) is never a change. What the server
 cannot change is a conflict: the plan names it, and nothing of the plan is applied. What would drop messages is a loss:
-it is applied only where the caller says so.
+it is applied only if the caller says so.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Change", "Plan", "Step", "consumer_step", "own_metadata", "stream_st
 Kind = Literal["stream", "consumer"]
 Action = Literal["create", "update", "delete", "none"]
 
-# Fields of streams and consumers that the server fills where a declaration leaves them open.
+# Fields of streams and consumers that the server fills if a declaration leaves them open.
 _OPEN = {
     "ack_wait",
     "consumer_limits",

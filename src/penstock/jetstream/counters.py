@@ -111,7 +111,7 @@ class Counters:
         """Refuse an id that was used for something else: what is asked for now is not counted."""
         try:
             message = await assets.get_message(self._client, self.stream, sequence)
-        except NotFoundError:  # limits took it, as they do where a counter keeps its last message only
+        except NotFoundError:  # limits took it, as they do if a counter keeps its last message only
             return
         counted = whole_number(message.headers.get(names.INCREMENT, [""])[-1])
         if (message.subject, counted) != (subject, amount):

@@ -2,9 +2,9 @@
 
 A letter is the message itself, with its headers, on `PENSTOCK.DEAD.<stream>.<consumer>.<sequence>` in a stream of its
 own. That stream also captures the server's advisories about messages that were delivered `max_deliver` times, or copies
-them from the stream that captures them already: where a client died with the last delivery, nobody is left to write the
+them from the stream that captures them already: if a client died with the last delivery, nobody is left to write the
 letter, and `collect` writes it from the advisory. The sequence in the subject, and the condition that no letter is
-there yet, keep a message from becoming two letters. Where a letter is there of another message with that sequence,
+there yet, keep a message from becoming two letters. If a letter is there of another message with that sequence,
 because the stream was made anew or restored since, the time when it was stored stands behind the sequence, too.
 
 A letter is put back once. Its message gets an id, by which the stream knows it as long as its duplicate window is; and

@@ -83,7 +83,7 @@ class Schedule:
     ttl: str | float | None = None
     """How long what is published is kept, a second or more, or "never"; the stream must allow message TTLs."""
     zone: str | None = None
-    """The time zone of cron, such as `Europe/Berlin`; UTC where nothing is given."""
+    """The time zone of cron, such as `Europe/Berlin`; UTC if nothing is given."""
     rollup: bool = False
     """Whether what is published replaces everything that the stream held of the target."""
 

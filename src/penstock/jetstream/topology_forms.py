@@ -38,7 +38,7 @@ _SHOWN = 60  # characters of a value that an error shows
 
 
 def form_of(path: PurePath) -> Form:
-    """Tell the form of a file by the end of its name; TOML where that says nothing."""
+    """Tell the form of a file by the end of its name; TOML if that says nothing."""
     return FORMS.get(path.suffix.lower(), "toml")
 
 

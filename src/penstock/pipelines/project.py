@@ -73,12 +73,12 @@ class Project:
 
     @property
     def local_storage(self) -> Path | None:
-        """The storage as a folder of this machine; None where it is elsewhere."""
+        """The storage as a folder of this machine; None if it is elsewhere."""
         return local_path(self.storage)
 
     @property
     def warehouse(self) -> Path | None:
-        """The folder that holds the tables, where it is on this machine."""
+        """The folder that holds the tables, if it is on this machine."""
         named = self.configuration.get("spark.sql.warehouse.dir")
         if named is not None:
             return local_path(named) if urlsplit(named).scheme else Path(named)

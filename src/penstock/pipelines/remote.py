@@ -35,9 +35,9 @@ class Sight(Executor):
     named: bool
     """Whether its environment names a NATS server."""
     problem: str | None
-    """Why it cannot ask NATS; None where it can."""
+    """Why it cannot ask NATS; None if it can."""
     streams: Mapping[str, str | None]
-    """For each stream, when it was made, as its NATS says; None where there is none of that name."""
+    """For each stream, when it was made, as its NATS says; None if there is none of that name."""
 
 
 def check_remote(url: str) -> None:

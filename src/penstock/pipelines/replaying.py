@@ -72,9 +72,9 @@ class Replay:
     outcome: Outcome
     comparisons: tuple[Comparison, ...]
     warehouse: Path | None
-    """The folder of its tables, where it is on this machine."""
+    """The folder of its tables, if it is on this machine."""
     database: str | None
-    """The database of its tables, where it is not the pipeline's."""
+    """The database of its tables, if it is not the pipeline's."""
 
 
 def replay(

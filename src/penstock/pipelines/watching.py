@@ -29,7 +29,7 @@ Say = Callable[..., None]
 
 
 def connect_address(url: str) -> tuple[str, int]:
-    """Give host and port of a Connect server; ValueError where there is none."""
+    """Give host and port of a Connect server; ValueError if there is none."""
     parts = urlsplit(url)
     host, port = parts.hostname, parts.port or DEFAULT_PORT
     if parts.scheme != "sc" or not host:

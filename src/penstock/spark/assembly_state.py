@@ -147,7 +147,7 @@ class Open:
 
     @classmethod
     def from_bytes(cls, state: bytes, max_size: int) -> Open:
-        """Read a state; InputError where it is none of ours."""
+        """Read a state; InputError if it is none of ours."""
         try:
             size = int.from_bytes(state[:4], "big")
             meta: dict[str, Any] = load_json(state[4 : 4 + size])

@@ -65,7 +65,7 @@ class SinkStream:
     fast: bool = False
     """Whether the stream takes fast ingest."""
     dead_letter_stream: str | None = None
-    """The stream of the dead letters, where it is another one."""
+    """The stream of the dead letters, if it is another one."""
     domain: str | None = None
     """The JetStream domain that the stream is in, empty if it is in none; None if nobody knows."""
 
@@ -77,7 +77,7 @@ class Messages:
     subjects: Any
     data: Any
     headers: Any
-    """The rows' own headers as a map column, None where no row has any."""
+    """The rows' own headers as a map column, None if no row has any."""
 
     def __len__(self) -> int:
         return len(self.data)
@@ -203,7 +203,7 @@ class Shape:
         self._known: set[str] = set()
 
     def messages(self, batch: pa.RecordBatch) -> tuple[Messages, Messages | None]:
-        """Give the messages of a batch, and those that go to the dead letters; RowError where that is not wanted."""
+        """Give the messages of a batch, and those that go to the dead letters; RowError if that is not wanted."""
         wrong: Wrong = {}
         data = self._data(batch, wrong)
         subjects = self._subjects(batch, wrong)
@@ -274,7 +274,7 @@ class Shape:
         return pc.binary_join_element_wise(*parts, "")
 
     def _judge(self, subject: str | None) -> str:
-        """Say what is wrong with a subject, and remember it where nothing is."""
+        """Say what is wrong with a subject, and remember it if nothing is."""
         if subject is None:
             return "is null"
         if subject in self._known:
@@ -394,7 +394,7 @@ def _header_value(column: str, value: str) -> str:
 
 
 def column_texts(batch: pa.RecordBatch, name: str | None) -> list[str | None]:
-    """Give the values of a column as texts; as many nulls where no column is named."""
+    """Give the values of a column as texts; as many nulls if no column is named."""
     return [None] * batch.num_rows if name is None else as_kind(batch.column(name), pa.string()).to_pylist()
 
 

@@ -45,7 +45,7 @@ class Option:
     sentence: str
     default: Any = None
     shown: str = ""
-    """How the default is shown in the reference, where its value does not say it."""
+    """How the default is shown in the reference, if its value does not say it."""
 
     @property
     def name(self) -> str:

@@ -26,7 +26,7 @@ SMALLEST = 4096  # bytes that the largest message must have room for, so that jo
 
 
 def prepare(bulk: TaskConnection, options: SinkOptions) -> SinkStream:
-    """Check the stream, change it where it is allowed to, and give what the tasks must know."""
+    """Check the stream, change it if it is allowed to, and give what the tasks must know."""
     name = options.stream
     try:
         info = bulk.api(f"STREAM.INFO.{name}")

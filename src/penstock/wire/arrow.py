@@ -121,7 +121,7 @@ def most_rows(text: str, wanted: int) -> int:
 def constant(text: str, rows: int) -> pa.StringArray:
     """Give a column that says the same in every row.
 
-    Arrow's own `repeat` does too, but its scalars import pandas where that is installed, which takes a second.
+    Arrow's own `repeat` does too, but its scalars import pandas if that is installed, which takes a second.
     """
     return _constant(text, 1 << max(rows - 1, 0).bit_length()).slice(0, rows)
 

@@ -17,7 +17,7 @@ What a client sends::
     UNSUB <sid> [max]
     PING | PONG
 
-Headers (ADR-4): `NATS/1.0`, a status and its description where there is one, then `Name: value` lines and an empty one.
+Headers (ADR-4): `NATS/1.0`, a status and its description if there is one, then `Name: value` lines and an empty one.
 
 The parser is incremental: any split of the bytes gives the same events. It holds one bounded buffer that a socket can
 receive into. A frame that breaks the grammar or a limit raises RemoteProtocolError with the place of its first byte in
@@ -127,7 +127,7 @@ class Err(Event):
 
 @dataclass(slots=True)
 class Message(Event):
-    """A message for subscription `sid`; `header` is the block as it came, `None` where there is none."""
+    """A message for subscription `sid`; `header` is the block as it came, `None` if there is none."""
 
     subject: str
     sid: int
@@ -137,7 +137,7 @@ class Message(Event):
 
     @property
     def headers(self) -> Headers:
-        """The headers by name, as written; RemoteProtocolError where the block is broken."""
+        """The headers by name, as written; RemoteProtocolError if the block is broken."""
         return {} if self.header is None else decode_headers(self.header)[2]
 
     @property
@@ -221,7 +221,7 @@ def connect(fields: Mapping[str, Any]) -> bytes:
 
 
 def publish(subject: str, payload: bytes, reply: str | None = None, header: bytes | None = None) -> bytes:
-    """Write PUB, or HPUB where there is a header block."""
+    """Write PUB, or HPUB if there is a header block."""
     line = check_subject(subject) if reply is None else f"{check_subject(subject)} {check_subject(reply)}"
     if header is None:
         return b"PUB %s %d\r\n%s\r\n" % (line.encode(), len(payload), payload)

@@ -141,7 +141,7 @@ class Session:
     def receive(self, event: protocol.Event) -> Notice | PenstockError | None:
         """Take an event that is no message.
 
-        Gives what the driver has to act on; an error where the server complained and the connection goes on. Raises
+        Gives what the driver has to act on; an error if the server complained and the connection goes on. Raises
         the error that ends the connection, or the attempt to make one.
         """
         if self.state is State.OPEN:

@@ -57,7 +57,7 @@ class BulkConnection:
     # -- the connection -------------------------------------------------------------------------------------------
 
     def connect(self, deadline: Deadline) -> None:
-        """Make the connection, or make it again where it is gone. Subscriptions of the old one are gone with it."""
+        """Make the connection, or make it again if it is gone. Subscriptions of the old one are gone with it."""
         if self._closed:
             raise InputError("This connection was closed.", remedy="Make a new BulkConnection.")
         if not self.wire.is_open:
@@ -161,7 +161,7 @@ class BulkConnection:
         headers: dict[str, str] | None = None,
         timeout: float | None = None,
     ) -> protocol.Message:
-        """Ask and give the first answer; NoRespondersError at once where nobody listens, else DeadlineError."""
+        """Ask and give the first answer; NoRespondersError at once if nobody listens, else DeadlineError."""
         return self._ask(subject, payload, headers, timeout)
 
     def api(
@@ -251,7 +251,7 @@ class BulkConnection:
         `end` is where the stream ends now if nothing is given. A batch has at most `batch_rows` rows, and at most
         `batch_bytes` and one message. Never more than `window_bytes`, or one message, are asked for and not yet
         received, and nothing is while the caller works on a batch. `headers=False` leaves the headers empty and saves
-        their cost. `payloads=False` leaves `data` empty and saves sending it, where the stream takes a consumer; a
+        their cost. `payloads=False` leaves `data` empty and saves sending it, if the stream takes a consumer; a
         message then has a header `Nats-Msg-Size` more. `timeout` is the longest time without any progress; within it,
         lost connections are made again and the read goes on behind the last message that it gave.
 
@@ -293,7 +293,7 @@ class BulkConnection:
     ) -> publishing.Published:
         """Store the rows of `batches` in a stream and give the acks.
 
-        Columns: `data`; `subject`, unless the argument gives one for all rows; `headers` where wanted. Others are
+        Columns: `data`; `subject`, unless the argument gives one for all rows; `headers` if wanted. Others are
         ignored. The modes:
 
         - `acks`: an ack for every message, thousands of them outstanding. Every message carries a `Nats-Msg-Id`, its

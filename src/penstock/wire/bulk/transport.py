@@ -224,7 +224,7 @@ class BlockingWire:
         return found[0][1] if found else 0
 
     def receive_some(self) -> bool:
-        """Receive what is there; False where nothing is."""
+        """Receive what is there; False if nothing is."""
         if self._socket is None:
             raise self._gone("it was closed")
         room = self.parser.space()

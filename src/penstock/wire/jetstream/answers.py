@@ -218,7 +218,7 @@ class StatusKind(enum.Enum):
 _DONE = (StatusKind.HEARTBEAT, StatusKind.END, StatusKind.COMPLETED)
 _PASSING = (StatusKind.NONE, StatusKind.EXPIRED, StatusKind.PINNED, StatusKind.NOBODY, StatusKind.LATER)
 
-# How the description begins, where nats-server 2.15 sends several with one number, and for any other with that number.
+# How the description begins, if nats-server 2.15 sends several with one number, and for any other with that number.
 # What is not here is refused: 400 "Bad Request - ...", 412 "Required Api Level", 413 "Too Many Results", 500.
 _STATUSES: dict[int, tuple[tuple[str, StatusKind], ...]] = {
     100: (("", StatusKind.HEARTBEAT),),  # "Idle Heartbeat", "FlowControl Request"

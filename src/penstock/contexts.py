@@ -186,7 +186,7 @@ def resolve(value: str, option: str, environ: Mapping[str, str] = os.environ) ->
         try:
             content = base64.b64decode(rest.partition(",")[2], validate=True).decode()
         except ValueError:
-            raise _missing(option, "what is embedded there is no text in base64", _MEND) from None
+            raise _missing(option, "what is embedded there is not text in base64", _MEND) from None
         return _secret_of(content, option, "what is embedded there")
     for scheme, what in (("nsc://", "an nsc lookup"), ("op://", "an item of 1Password")):
         if _after_scheme(value, scheme) is not None:

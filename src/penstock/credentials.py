@@ -213,7 +213,7 @@ def _checked_seed(seed: str, option: str) -> str:
     _key_pair(seed, option).wipe()
     if not seed.startswith("SU"):
         what = f"The seed in {option} is not that of a user."
-        raise LoginError(what, remedy="A user's seed begins with SU; those of accounts and operators log nobody in.")
+        raise LoginError(what, remedy="A user's seed begins with SU; those of accounts and operators cannot log in.")
     return seed
 
 

@@ -33,20 +33,20 @@ def _time(content: dict[str, Any], name: str) -> datetime | None:
     try:
         return parse_time(written)
     except InputError:
-        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is no time.") from None
+        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is not a time.") from None
 
 
 def _parts(content: dict[str, Any], name: str) -> list[dict[str, Any]]:
     found = content.get(name) or []
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is no list of objects.")
+        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is not a list of objects.")
     return found
 
 
 def _numbers(content: dict[str, Any], name: str) -> tuple[int, ...]:
     found = content.get(name) or []
     if not isinstance(found, list) or not all(isinstance(item, int) and not isinstance(item, bool) for item in found):
-        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is no list of numbers.")
+        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is not a list of numbers.")
     return tuple(found)
 
 
@@ -58,7 +58,7 @@ def _seconds(content: dict[str, Any], name: str) -> float | None:
     """Read nanoseconds; None for those that are negative or not there."""
     found = content.get(name)
     if found is not None and (isinstance(found, bool) or not isinstance(found, int)):
-        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is no whole number.")
+        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is not a whole number.")
     return None if found is None or found < 0 else found / _NANO
 
 

@@ -367,10 +367,10 @@ class SocksProxy(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> SocksProxy:
-        """Read a proxy from its URL; OptionError if it is none."""
+        """Read a proxy from its URL; OptionError if it is not a SOCKS5 address."""
         shown = _hide_login(text)
         remedy = "Write it as socks5://host:port, or socks5://user:password@host:port; quote / @ : in a login."
-        wrong = _wrong("socks_proxy", f"socks_proxy {shown!r} is no SOCKS5 proxy.", remedy, shown)
+        wrong = _wrong("socks_proxy", f"socks_proxy {shown!r} is not a SOCKS5 proxy.", remedy, shown)
         try:
             parts = urlsplit(text)
             host, port = parts.hostname, parts.port

@@ -287,7 +287,7 @@ async def test_a_stream_that_is_no_bucket_is_not_opened(nc: Connection, unique: 
     """A stream of a bucket's name that keeps everything is refused, as nats.go does."""
     name = unique("b")
     await assets.add_stream(nc, Stream(name=f"KV_{name}", subjects=[f"{name}.>"]))
-    with pytest.raises(InputError, match="is no bucket"):
+    with pytest.raises(InputError, match="is not a bucket"):
         await KeyValue.open(nc, name)
 
 

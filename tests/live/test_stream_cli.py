@@ -303,7 +303,7 @@ def test_view_goes_through_the_stream(run: Run, stream: str, peer: Peer):
     ("arguments", "words"),
     [
         (["view", "S", "--id", "1", "--since", "1h"], "given together"),
-        (["view", "S", "--since", "99999y"], "no calendar"),
+        (["view", "S", "--since", "99999y"], "out of the range of dates"),
         (["view", "S", "--since", "lately"], "--since"),
         (["view", "S", "0"], "SIZE"),
         (["view", "S", "--id", "0"], "--id"),

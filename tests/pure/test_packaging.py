@@ -135,7 +135,27 @@ def test_notes_are_the_section_of_the_version():
     assert notes(log, "0.1.0", draft=False) == "- one"
     assert notes(log, "0.1.0", draft=True) == "### Added\n\n- new"
     assert notes(log, "0.2", draft=False) is None
-    assert notes("## Unreleased\n\n## 0.1.0\n- one", "0.1.0", draft=True) is None
+    assert notes("## Unreleased\n\nNothing yet.\n\n## 0.1.0\n- one", "0.1.0", draft=True) == "- one"
+    assert notes("## Unreleased\n\n## 0.2.0\n- two", "0.1.0", draft=True) is None
+    assert notes((ROOT / "CHANGELOG.md").read_text(), penstock.__version__, draft=True), "there is something to tell"
+
+
+@pytest.mark.parametrize(
+    ("log", "lacks"),
+    [
+        ("## Unreleased\n\nNothing yet.\n\n## 0.2.0 - 2026-11-16\n\n- two\n", []),
+        ("## Unreleased\n\n- new\n\n## 0.2.0 - 2026-11-16\n\n- two\n", ["Unreleased"]),
+        ("## Unreleased\n\n- new\n\n## 0.2.0\n\n- two\n", ["no date", "Unreleased"]),
+        ("## Unreleased\n\n- new\n\n## 0.1.0 - 2026-11-16\n\n- one\n", ["no section for 0.2.0"]),
+    ],
+)
+def test_a_version_is_published_with_all_that_is_told_of_it(log: str, lacks: list[str]):
+    """The section of a version has a date, and nothing is left for a version to come; a draft may lack both."""
+    untold = tool("release").untold
+    told = untold(log, "0.2.0", draft=False)
+    assert len(told) == len(lacks)
+    assert all(lack in sentence for lack, sentence in zip(lacks, told, strict=True))
+    assert untold(log, "0.2.0", draft=True) == []
 
 
 def test_the_bill_of_a_wheel(tmp_path: Path):

@@ -48,7 +48,7 @@ async def call(
     if not colon:
         name, number = queue, "0"
     if not re.fullmatch(r"[0-9]{1,5}", number):
-        raise InputError(f"{number!r} is no partition.", remedy="Write QUEUE:NUMBER, such as orders:3.")
+        raise InputError(f"{number!r} is not a partition.", remedy="Write QUEUE:NUMBER, such as orders:3.")
     request = Request(
         name,
         int(number),

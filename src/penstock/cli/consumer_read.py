@@ -241,7 +241,7 @@ class _Reader:
             except TimeoutError:
                 if beat is not None and limit == beat:
                     what = f"Consumer {self.name} sent no heartbeat for {beat:g} s."
-                    raise DisconnectedError(what, remedy="Is it there, and the server?") from None
+                    raise DisconnectedError(what, remedy="Check that the consumer and the server are there.") from None
                 return
             if is_delivery(message):
                 idle = 0.0

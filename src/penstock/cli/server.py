@@ -128,7 +128,7 @@ def _who_finds(context: Path) -> str:
 
     for name in ("NATS_CONTEXT", "NATS_URL"):
         if os.environ.get(name):
-            return f"{name} is set here, and commands go on going where it says; elsewhere, they find this server."
+            return f"{name} is set in this shell, so commands here use that server; in other shells they find this one."
     try:
         chosen = selected_context()
     except ContextError as error:

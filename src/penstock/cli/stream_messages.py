@@ -150,7 +150,7 @@ def _check_named(sequence: int | None, remedy: str) -> None:
 
 def _sequence(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise InputError(f"{text!r} is no sequence.", remedy="Give a number from 1 on.")
+        raise InputError(f"{text!r} is not a sequence.", remedy="Give a number from 1 on.")
     return int(text)
 
 

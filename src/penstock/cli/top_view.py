@@ -199,7 +199,7 @@ def _troubles(snapshot: Snapshot, marks: Marks, now: float) -> Iterable[Row]:
 
 
 def sparkline(series: Sequence[tuple[float, float]], width: int, now: float, blocks: str = BLOCKS) -> str:
-    """Draw the last minutes of a figure; blank where nobody looked yet. A figure that stays has few samples."""
+    """Draw the last minutes of a figure; blank for the time before the first look. One that stays has few samples."""
     if not series or width < 1:
         return " " * max(0, width)
     span = min(TREND, max(SHORTEST, now - series[0][0]))

@@ -33,7 +33,7 @@ def as_bytes(text: str) -> bytes:
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise LocalProtocolError(f"{text[:200]!r} is no subject.", remedy="Take lone surrogates out.") from None
+        raise LocalProtocolError(f"{text[:200]!r} is not a subject.", remedy="Take lone surrogates out.") from None
 
 
 def is_lasting(payload: Payload) -> bool:

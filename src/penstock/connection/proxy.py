@@ -23,7 +23,7 @@ async def connect_through(proxy: SocksProxy, host: str, port: int, urls: tuple[s
     try:
         made = await _connect(proxy)
     except UnicodeError:
-        raise proxy_unreachable(proxy, "that is no host name", urls) from None
+        raise proxy_unreachable(proxy, "that is not a host name", urls) from None
     except OSError as error:
         raise proxy_unreachable(proxy, plain_reason(error).lower(), urls) from None
     try:

@@ -265,7 +265,7 @@ class Wire(asyncio.BufferedProtocol):
         try:
             await wait
         except Exception:  # what a taker waits for is its own affair; the reading goes on
-            log.exception("what held up the reading failed")
+            log.exception("The function that held up the reading failed.")
         self._held, self._resting = None, False
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
@@ -464,7 +464,7 @@ async def open_wire(wire: Wire, context: Callable[[], ssl.SSLContext], timeout: 
         raise session.broken(error) from None
     except UnicodeError:  # of a host name with a part that is empty or too long
         wire.abort()
-        raise unreachable(session.options, session.url, "that is no host name") from None
+        raise unreachable(session.options, session.url, "that is not a host name") from None
     except OSError as error:
         wire.abort()
         if connecting:

@@ -240,11 +240,11 @@ def _conflict(name: str, old: Any, new: Any) -> str | None:
     if name in _ONE_WAY and old and not new:
         return "once set, it stays"
     if name == "retention" and "workqueue" in (old, new):
-        return "the server changes no stream to or from a work queue"
+        return "the server cannot change a stream to or from a work queue"
     if name == "mirror" and new is not None:
         return "a mirror can only be removed"
     if name == "deliver_subject" and not (old and new):
-        return "the server turns no pull consumer into a push consumer, nor back"
+        return "the server cannot turn a pull consumer into a push consumer, or back"
     return None
 
 

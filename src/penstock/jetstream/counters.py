@@ -142,7 +142,7 @@ class Counters:
         content = _object(message.data)
         value, sources = whole_number(content.get("val")), _sources(said.get(names.COUNTER_SOURCES, "{}"))
         if value is None or sources is None:
-            raise RemoteProtocolError(f"Message {message.sequence} of stream {self.stream} is no counter.")
+            raise RemoteProtocolError(f"Message {message.sequence} of stream {self.stream} is not a counter.")
         return Counter(
             subject=message.subject,
             value=value,

@@ -212,7 +212,7 @@ class Delivery(Msg):
 
     def _settle(self) -> None:
         if self.settled:
-            raise InputError(f"Message {self.sequence} was answered for already.", remedy="Answer once.")
+            raise InputError(f"Message {self.sequence} was answered already.", remedy="Answer once.")
         self.settled = True
 
     async def _answer(self, body: bytes, timeout: str | float | None = None, *, settles: bool = True) -> None:

@@ -63,7 +63,7 @@ def _stream_faults(stream: Stream) -> Faults:
     yield from _subject_faults("subject", stream.subjects, "ORDERS.new, ORDERS.* or ORDERS.>", overlaps)
     for subject, (reserved, but) in itertools.product(stream.subjects, _RESERVED):
         if overlaps(subject, reserved) and not (but and covers(but, subject)) and not stream.no_ack:
-            what = f"the subject {subject!r} reaches into the server's own {reserved}"
+            what = f"the subject {subject!r} overlaps with the server's own {reserved}"
             yield what, "Choose subjects of your own, or set no_ack."
     yield from _copy_faults(stream)
     if stream.deny_purge and stream.allow_rollup_hdrs:

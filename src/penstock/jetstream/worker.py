@@ -172,7 +172,7 @@ class Worker:
                     event = read_json(message.data)
                     log.error(lost, number(event, "stream_seq"), stream, number(event, "deliveries"))
         except PenstockError as error:
-            log.warning("Messages of %s that run out of deliveries cannot be heard of: %s", stream, error)
+            log.warning("Messages of %s that run out of deliveries cannot be watched for: %s", stream, error)
         finally:
             if not self._client.is_closed:
                 await subscription.unsubscribe()

@@ -46,7 +46,7 @@ def check_remote(url: str) -> None:
         host, port = connect_address(url)
     except ValueError:
         # What follows the host may hold a token.
-        what = f"{url.partition('/;')[0]!r} is no Spark Connect address."
+        what = f"{url.partition('/;')[0]!r} is not a Spark Connect address."
         raise OptionError(what, remedy=f"Write sc://host:{DEFAULT_PORT}.", option="remote") from None
     try:
         socket.create_connection((host, port), _PATIENCE).close()

@@ -83,7 +83,7 @@ def ended_by(status: int) -> str:
     """Say how a process ended that did not say so itself."""
     if status < 0:
         return f"was ended by {signal.Signals(-status).name}"
-    return f"ended without a word (status {status})"
+    return f"ended without a message (status {status})"
 
 
 def _start(work: Callable[[], None]) -> None:

@@ -167,7 +167,7 @@ class Open:
             made._tiles()
         except (ValueError, KeyError, TypeError, Refusal):
             raise InputError(
-                "The state store holds something that is no message in chunks of this version.",
+                "The state store holds something that is not a message in chunks of this version.",
                 remedy="Use the Penstock that wrote the checkpoint, or start with another one.",
             ) from None
         return made

@@ -156,7 +156,7 @@ class KeyShape(Shape):
                 found.append((TTL, [lives]))
             if revision is not None:
                 if int(revision) < 0:
-                    wrong.setdefault(row, (options.revision_column or "", f"is {revision}, which is no revision"))
+                    wrong.setdefault(row, (options.revision_column or "", f"is {revision}, which is not a revision"))
                 found.append((EXPECTED_LAST_SUBJECT_SEQUENCE, [revision]))
             rows.append(found)
         sizes = [sum(len(name) + len(value) + 4 for name, (value,) in found) for found in rows]

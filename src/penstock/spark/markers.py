@@ -209,7 +209,7 @@ class Head:
 
     @classmethod
     def read(cls, body: bytes, sequence: int, time: str = "") -> Head:
-        """Read a head; RemoteProtocolError if it is none."""
+        """Read a head; RemoteProtocolError if it is something else."""
         fields, _ = _split(body, WHOLE_VERSION)
         try:
             if fields["state"] not in get_args(State):

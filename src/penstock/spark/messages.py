@@ -280,7 +280,7 @@ class Shape:
         if subject in self._known:
             return ""
         if not _SUBJECT.fullmatch(subject):
-            return f"is {subject!r}, which is no subject to publish to"
+            return f"is {subject!r}, which is not a subject to publish to"
         if is_marker(subject) or not any(covers(item, subject) for item in self.target.subjects):
             return f"is {subject!r}, and {self.target.stream} takes {', '.join(self.target.subjects) or 'nothing'}"
         if len(self._known) < KNOWN_SUBJECTS:
@@ -352,7 +352,7 @@ def note_nulls(wrong: Wrong, name: str, column: Any) -> None:
 
 def _judge_token(item: str | None) -> str:
     fits = item is not None and _TOKEN.fullmatch(item)
-    return "" if fits else f"is {item!r}, which is no token of a subject"
+    return "" if fits else f"is {item!r}, which is not a token of a subject"
 
 
 def note(wrong: Wrong, name: str, column: Any, judge: Callable[[str | None], str]) -> None:
@@ -379,7 +379,7 @@ def _own_headers(entries: Sequence[tuple[str, Any]]) -> list[tuple[str, list[str
         if name.lower().startswith(HEADER_PREFIX.lower()):
             continue
         if not _NAME.fullmatch(name):
-            raise RowError(f"hold {name!r}, which is no name of a header", column="headers")
+            raise RowError(f"hold {name!r}, which is not a name of a header", column="headers")
         listed = [values] if isinstance(values, str) else [] if values is None else list(values)
         if None in listed:
             raise RowError(f"have a null among the values of {name}", column="headers")

@@ -72,7 +72,7 @@ class Mark:
 
     @classmethod
     def from_json(cls, content: Any) -> Mark:
-        """Read a mark; InputError if it is none."""
+        """Read a mark; InputError if it is something else."""
         try:
             texts = content["created"], content.get("time", "")
             numbers = content["from"], content["next"], content.get("skipped", 0), content.get("last", 0)

@@ -121,4 +121,4 @@ def without_markers(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _ignore(error: DataLossError) -> None:
-    log.debug("%s None of it was ours.", error.what)
+    log.debug("%s Nothing of it is read by this query.", error.what)

@@ -79,7 +79,7 @@ class PipelineReplay:
         """Refuse to write to a stream that the replay has not to itself."""
         if stream is None or stream in self.into.values():
             return
-        what = f"This replay would write to {stream}, which is none of its own streams"
+        what = f"This replay would write to {stream}, which is not one of its own streams"
         if stream.startswith("KV_"):
             asks = f'target("{stream}").bucket from penstock.pipelines'
             raise InputError(

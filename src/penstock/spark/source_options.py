@@ -285,7 +285,7 @@ class SourceOptions(Options):
             )
         for name in ("max_trigger_delay", "patience"):
             if getattr(self, name) <= 0:
-                self.misplaced(name, "Zero is no duration to wait: leave it out, or give one.")
+                self.misplaced(name, "Zero is not a duration to wait: leave it out, or give one.")
 
     def _check_buckets(self) -> None:
         """Refuse options of buckets without one, and those of streams with one."""

@@ -187,7 +187,7 @@ def _unseen(item: Mapping[str, Any]) -> float:
 def _check_mirror(result: CheckResult, info: Mapping[str, Any], levels: StreamLevels) -> None:
     mirror = fields(info, "mirror")
     if not fields(info, "config", "mirror"):
-        result.critical("the stream is no mirror and has no sources")
+        result.critical("the stream is not a mirror and has no sources")
         return
     if not mirror:
         result.critical("the server says nothing of the mirror")
@@ -343,7 +343,7 @@ def check_message(
         try:
             stored = datetime.fromtimestamp(int(data), UTC)
         except (ValueError, OverflowError, OSError):
-            result.critical("the body is no Unix time")
+            result.critical("the body is not a Unix time")
             return
     age = (now - stored).total_seconds()
     about = {"warning": levels.age_warn, "critical": levels.age_critical}

@@ -76,7 +76,7 @@ def _strings(buffers: tuple[Any, Any], rows: int, escape: bool) -> pa.StringArra
 
 
 def _unreadable(closed: dict[str, Any], stream: str) -> MessageError:
-    """Say which is the first message whose text is none."""
+    """Say which is the first message whose text is not UTF-8."""
     subjects, values, names = (closed[name] for name in ("subject", "header_values", "header_names"))
     of_name, of_value = (memoryview(closed[name]).cast("B").cast("i") for name in ("header_maps", "header_lists"))
     found = []

@@ -277,7 +277,7 @@ def same(data: Any, start: int, end: int, other: int, other_end: int) -> bool:
 
 
 def moment(data: Any, start: int, end: int) -> int:
-    """Read an RFC 3339 time in UTC, `2026-01-31T12:30:59.123456789Z`, as microseconds since 1970; -1 if it is none."""
+    """Read an RFC 3339 time in UTC, `2026-01-31T12:30:59.123456789Z`, as microseconds since 1970; -1 if it is not."""
     if end - start < 20 or end - start > 30 or data[end - 1] != 90 or data[start + 10] != 84:  # Z, T
         return -1
     year = number(data, start, start + 4)

@@ -47,7 +47,7 @@ class ComplaintKind(enum.Enum):
     SUBSCRIPTIONS = "subscriptions"
     """The connection has as many subscriptions as it may; the connection stays, the subscription does not begin."""
     SUBJECT = "subject"
-    """A subject that is none; the connection stays."""
+    """Something that cannot be a subject; the connection stays."""
     PROTOCOL = "protocol"
     """What we sent is not the protocol, or more than the server takes."""
     TLS = "tls"

@@ -189,7 +189,7 @@ def encode_headers(headers: Mapping[str, str | Iterable[str]]) -> bytes:
     for name, values in headers.items():
         if not _NAME.fullmatch(name):
             raise LocalProtocolError(
-                f"{name!r} is no name for a header.", remedy="Use printable ASCII without blanks and colons."
+                f"{name!r} is not a name for a header.", remedy="Use printable ASCII without blanks and colons."
             )
         for value in (values,) if isinstance(values, str) else values:
             if "\r" in value or "\n" in value:
@@ -203,7 +203,8 @@ def check_subject(subject: str, *, wildcards: bool = False) -> str:
     """Give the subject back if it is one; LocalProtocolError if not. Wildcards are for subscribing only."""
     if not _SUBJECT.fullmatch(subject):
         raise LocalProtocolError(
-            f"{subject[:200]!r} is no subject.", remedy="Write tokens joined by dots, without blanks or empty tokens."
+            f"{subject[:200]!r} is not a subject.",
+            remedy="Write tokens joined by dots, without blanks or empty tokens.",
         )
     if "*" in subject or ">" in subject:
         tokens = subject.split(".")
@@ -235,7 +236,7 @@ def subscribe(subject: str, sid: int, queue: str | None = None) -> bytes:
         return _written(f"SUB {subject} {sid}\r\n", "surrogateescape")
     if not _QUEUE.fullmatch(queue):
         raise LocalProtocolError(
-            f"{queue[:200]!r} is no name for a queue group.", remedy="Write a name without blanks."
+            f"{queue[:200]!r} is not a name for a queue group.", remedy="Write a name without blanks."
         )
     return _written(f"SUB {subject} {queue} {sid}\r\n", "surrogateescape")
 
@@ -398,7 +399,7 @@ class Parser:
 
     def _number(self, word: bytes, what: str, digits: int) -> int:
         if not word.isdigit() or len(word) > digits:
-            raise self._error(f"A {what} that is no number: {word[:40]!r}")
+            raise self._error(f"A {what} that is not a number: {word[:40]!r}")
         return int(word)
 
     def _error(self, what: str) -> RemoteProtocolError:

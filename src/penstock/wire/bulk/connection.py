@@ -103,7 +103,7 @@ class BulkConnection:
     ) -> str:
         """Send a request and give the subject on which subscription 1 will get its answer; `answer` waits for it.
 
-        `heed=False`: nobody will ask for the answer, nor is a denial of interest to anybody.
+        `heed=False`: nobody will ask for the answer, nor does anybody need to know of a denial.
         """
         self._requests += 1
         reply = f"{self._inbox}.r.{self._requests}"
@@ -134,7 +134,8 @@ class BulkConnection:
                 break
             if not wanted & self._waiting.keys():
                 raise DisconnectedError(
-                    "The connection on which this was sent is gone.", remedy="Nobody knows what became of it."
+                    "The connection on which this was sent is gone.",
+                    remedy="It may have arrived or not: look before you send it again.",
                 )
             heard = self.wire.next_event(deadline)
             if isinstance(heard, protocol.Message) and heard.sid == 1 and heard.subject in self._waiting:

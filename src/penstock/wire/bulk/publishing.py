@@ -235,7 +235,11 @@ class Job:
         """Give up if sending again is no longer safe, or no longer in time."""
         why = hindrance or ("" if self.has_time else f"there was no progress for {self.timeout:.3g} s")
         if why:
-            remedy = "" if self.ids else "With ids=True a lost connection is made good; mode acks always is."
+            remedy = (
+                ""
+                if self.ids
+                else "Publish with ids=True, or in mode acks: then rows are sent again after a lost connection."
+            )
             said = f"{error.what.rstrip('.')}, and {why}"
             raise self.acked.failure(said, error, unknown=unknown, remedy=remedy) from error
 

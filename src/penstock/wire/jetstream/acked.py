@@ -71,7 +71,9 @@ def number_behind(subject: str, prefix: str) -> int:
     try:
         return int(subject[len(prefix) :])
     except ValueError:
-        raise RemoteProtocolError(f"An answer came on {subject[:80]!r}, which ends with no number of ours.") from None
+        raise RemoteProtocolError(
+            f"An answer came on {subject[:80]!r}, which does not end with a number that was sent."
+        ) from None
 
 
 def hindrance(what: str, *, ids: bool, safe: bool) -> str:

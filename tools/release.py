@@ -55,7 +55,7 @@ def sections(changelog: str) -> dict[str, tuple[str, str]]:
 
 
 def notes(changelog: str, version: str, *, draft: bool) -> str | None:
-    """Give the section of a version, for a draft what is unreleased, if there is something; None if there is nothing."""
+    """Give the section of a version, or for a draft what is unreleased, if anything; None if there is nothing."""
     found = sections(changelog)
     coming = found.get("Unreleased", ("", ""))[1]
     if draft and coming not in ("", NOTHING):

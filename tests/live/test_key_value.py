@@ -134,7 +134,7 @@ async def test_many_values_at_a_time(new_bucket: NewBucket):
     assert [key async for key, _ in kv.put_all({"m": b"1"})] == ["m"]
     with pytest.raises(InputError, match="cannot be a key"):
         [item async for item in kv.put_all([("good", b"1"), ("bad key", b"2")])]
-    with pytest.raises(InputError, match="no pair"):
+    with pytest.raises(InputError, match="not a pair"):
         [item async for item in kv.put_all(["k"])]  # type: ignore[list-item]
 
 

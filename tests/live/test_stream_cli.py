@@ -331,7 +331,7 @@ def test_view_goes_through_the_stream(run: Run, stream: str, peer: Peer):
         (["copy", "S"], "DESTINATION"),
         (["copy", "S", "S"], "to itself"),
         (["edit", "S", "--config", "/nowhere", "-i"], "/nowhere"),
-        (["find", "--server-name", "["], "no regular expression"),
+        (["find", "--server-name", "["], "not a regular expression"),
         (["find", "--idle", "lately"], "--idle"),
         (["find", "--subject", "a..b"], "empty token"),
         (["info", "--no-select"], "Which stream?"),

@@ -413,7 +413,7 @@ def test_bad_input_is_refused_before_anybody_is_asked(arguments: list[str]):
 @pytest.mark.parametrize(
     ("answer", "status", "said"),
     [
-        (b"", 1, "no JSON"),
+        (b"", 1, "not JSON"),
         (b"[]", 1, "no object"),
         (b'{"server": 1}', 1, "'server'"),
         (b'{"server": {"name": "x"}, "statsz": {"mem": 1e999, "active_servers": NaN}}', 1, "'active_servers'"),

@@ -39,7 +39,7 @@ def rows(**columns):
     [
         ({"bucket": "B", "stream": "ORDERS"}, "stream is given beside bucket"),
         ({"bucket": "B", "objects": "B"}, "objects is given beside bucket"),
-        ({"bucket": "no.bucket"}, "no name of a bucket"),
+        ({"bucket": "no.bucket"}, "not a name of a bucket"),
         ({"bucket": "B", "subject": "x"}, "subject cannot be used here"),
         ({"bucket": "B", "idColumn": "key"}, "idColumn cannot be used here"),
         ({"bucket": "B", "guarantee": "at-least-once"}, "which bucket cannot have"),

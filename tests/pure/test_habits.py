@@ -54,7 +54,7 @@ def test_nobody_is_sent_to_an_address_that_may_not_exist():
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form.name != "config.yml"], ids=lambda form: form.stem)
 def test_a_form_asks_in_fields_with_names(form: Path):
-    """An issue form has a name, a description, and fields whose ids are unique and whose labels are questions to answer."""
+    """An issue form has a name, a description, and fields with labels and ids of their own."""
     content = yaml.safe_load(form.read_text())
     assert content.keys() >= {"name", "description", "body"}
     fields = [field for field in content["body"] if field["type"] != "markdown"]
@@ -65,7 +65,7 @@ def test_a_form_asks_in_fields_with_names(form: Path):
 
 
 def test_the_changelog_is_by_version():
-    """Sections go from what comes next to the oldest version, each once; entries stand below a heading of their kind."""
+    """Sections go from what comes next to the oldest version, each once; entries are sorted by kind."""
     text = (ROOT / "CHANGELOG.md").read_text()
     heads = [head.split(" - ")[0] for head in re.findall(r"^## (.*)$", text, re.MULTILINE)]
     assert heads[0] == "Unreleased"

@@ -16,9 +16,9 @@ CONDITIONS = {
     "a value that depends": r"\b(?:None|False|null|nothing|empty|-1|\w+Error`?|not)\)?,? where\b",
     "there is": r"\bwhere there (?:is|are|was|were) (?!to\b)",
     "nothing is given": r"\bwhere (?:nothing|none|nobody|no one) (?:is|are|was|says|said|gives|names|knows|chose)\b",
-    "it is, that is": r"\bwhere (?:it|that|this) (?:is|has) (?:none|no|not|asked|wanted|allowed|known|needed|missing)\b",
+    "it is, that is": r"\bwhere (?:it|that|this) (?:is|has) (?:none|no|not|asked|wanted|allowed|known|needed)\b",
     "only, even, also": r"\b(?:only|even|also|except) where\b",
-    "a sentence that begins": r"(?<=[a-z`)][.;] )Where\b(?= [a-z ]+\b(?:is|are|has|have|does|do|cannot|can|may|fails)\b)",
+    "a sentence that begins": r"(?<=[a-z`)][.;] )Where\b(?= [a-z ]+\b(?:is|are|has|have|does|do|cannot|may|fails)\b)",
 }
 RIDDLES = {
     "none instead of not": r"\b(?:that|which|and|who|it) (?:is|are) none(?:[.,;:]|$)",

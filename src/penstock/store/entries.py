@@ -63,7 +63,7 @@ class Entries(Decoder):  # type: ignore[misc]  # a class of C, to mypy, is any
             self.restart()
 
     def _one(self, data: Any, position: int, end: int) -> int:
-        """Take the message at a position; it stops with OTHER at an entry that is not a message, which `entry` describes."""
+        """Take the message at a position; it stops with OTHER at an entry of another kind, which `entry` describes."""
         self.stop = self._entry(data, position, end)
         if self.stop != _NEED or self.body == 0:
             return 0

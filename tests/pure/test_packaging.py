@@ -45,7 +45,15 @@ def test_the_version_stands_in_one_place():
     assert PROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "penstock.__version__"}
     source = (ROOT / "src" / "penstock" / "__init__.py").read_text()
     assert tool("release").version_of(source) == penstock.__version__
-    assert (ROOT / "src" / "penstock" / "py.typed").exists()
+    command = tomllib.loads((ROOT / "packages" / "streaming-server" / "pyproject.toml").read_text())
+    assert command["project"]["version"] == penstock.__version__, "the other distribution goes with this one"
+
+
+def test_every_package_is_typed():
+    """Each package that is installed says so to type checkers, and the wheel takes the file along."""
+    for package in ("penstock", "pyspark_nats"):
+        assert (ROOT / "src" / package / "py.typed").exists()
+        assert "py.typed" in PROJECT["tool"]["setuptools"]["package-data"][package]
 
 
 def test_extras_are_what_the_code_says():

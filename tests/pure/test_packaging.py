@@ -66,6 +66,16 @@ def test_extras_are_what_the_code_says():
             assert tuple(IMPORTED.get(name, name) for name in names) == EXTRAS[extra]
 
 
+def test_extras_are_told_to_users():
+    """The page of the installation has a row for each extra, with the packages that it brings."""
+    page = (ROOT / "docs" / "howto" / "install.md").read_text()
+    for extra, lines in PROJECT["project"]["optional-dependencies"].items():
+        row = re.search(rf"^\| `{extra}` \| (.*?) \|", page, re.MULTILINE)
+        assert row is not None, extra
+        if extra != "all":
+            assert row[1].split(", ") == [re.match(r"[\w-]+", line)[0] for line in lines]
+
+
 def test_what_is_missing_is_one_sentence(monkeypatch: pytest.MonkeyPatch):
     """A package of an extra that is not there is named with what to run; one that is nobody's stays what it is."""
     monkeypatch.setitem(sys.modules, "uvloop", None)

@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Programs find the project's own commands and the Java that the set-up found.
 RUN := env PATH="$(CURDIR)/$(BIN):$$PATH" JAVA_HOME="$$(cat .venv/.java-home)"
 
-.PHONY: help setup demo test oldest docs pictures lint format bench faults fuzz asan durability load dist release requirements clean
+.PHONY: help setup demo check test oldest docs pictures lint format bench faults fuzz asan durability load dist release requirements clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -14,6 +14,12 @@ setup: ## create .venv with the pinned packages, build the project, find Java
 
 demo: setup ## run the main job
 	@$(RUN) penstock demo
+
+check: setup ## the quick checks: ruff, mypy, and the tests that need no server
+	@$(RUN) ruff check --quiet .
+	@$(RUN) ruff format --check --quiet .
+	@$(RUN) mypy
+	@$(RUN) pytest -q -n 2 tests/pure $(ARGS)
 
 test: setup lint ## run the checks and the tests; ARGS="-k name" picks some
 	@tools/setup --browser
@@ -72,7 +78,7 @@ load: setup ## much of everything at once, and a soak, into artifacts/; ONLY="pa
 dist: setup ## build source, plain and compiled wheels into dist/, and try each in an empty environment
 	@$(RUN) python tools/dist.py $(ARGS)
 
-release: setup ## make every check, build dist/ and write its notes from the changelog; DRAFT=1 takes "Unreleased"
+release: setup ## make every check, build dist/ and write its notes from the changelog; DRAFT=1 takes what is there
 	@$(RUN) python tools/release.py check $(if $(DRAFT),--draft)
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory oldest

@@ -3,6 +3,7 @@
     dist/penstock-VERSION.tar.gz                       the source
     dist/penstock-VERSION-py3-none-any.whl             plain Python, for every machine
     dist/penstock-VERSION-cp3XX-cp3XX-linux_*.whl      compiled, for each Python from 3.11 on that is here
+    dist/penstock_streaming_server-VERSION-*.whl       the command nats-streaming-server, of a distribution of its own
     dist/*.cdx.json                                    for each wheel what it needs, as CycloneDX
     dist/SHA256SUMS
 
@@ -50,10 +51,12 @@ def main() -> None:
         newest = builders[max(builders, key=number)]
         pure = build_wheel(newest, unpacked, pure=True)
         compiled = {version: build_wheel(python, unpacked) for version, python in builders.items()}
+        command = build_wheel(newest, ROOT / "packages" / "streaming-server", pure=True)
         for version, python in pythons.items():
             for piece, is_compiled in ((pure, False), (compiled[version], True), (source, False)):
-                try_out(piece, python, scratch / f"try-{version}", is_compiled=is_compiled)
-    for wheel in sorted(DIST.glob("*.whl")):
+                made = try_out(piece, python, scratch / f"try-{version}", is_compiled=is_compiled)
+        try_command(command, made)
+    for wheel in sorted(DIST.glob("penstock-*.whl")):
         wheel.with_suffix(".cdx.json").write_text(sbom.text(wheel))
     files = [path for path in sorted(DIST.iterdir()) if path.name != "SHA256SUMS"]
     sums = (f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files)
@@ -166,8 +169,11 @@ def build_wheel(python: Path, tree: Path, *, pure: bool = False) -> Path:
 # -- trying ------------------------------------------------------------------------------------------------------------
 
 
-def try_out(piece: Path, python: str, folder: Path, *, is_compiled: bool) -> None:
-    """Install a piece into an empty environment and use it; the source as on a machine without a compiler."""
+def try_out(piece: Path, python: str, folder: Path, *, is_compiled: bool) -> Path:
+    """Install a piece into an empty environment and use it; the source as on a machine without a compiler.
+
+    Gives the Python of that environment.
+    """
     made = environment(folder, python, (ROOT / "requirements" / "base.txt").read_text())
     source = piece.suffix == ".gz"
     if source:
@@ -178,6 +184,16 @@ def try_out(piece: Path, python: str, folder: Path, *, is_compiled: bool) -> Non
     run(made, "-m", "pip", "install", *flags, piece, cwd=folder, CC="/nowhere/cc")
     said = run(made, ROOT / "tools" / "smoke.py", "compiled" if is_compiled else "plain", cwd=folder, HOME=str(folder))
     say(f"{piece.name} with {run(made, '--version').strip()}: {said.strip()}")
+    return made
+
+
+def try_command(piece: Path, python: Path) -> None:
+    """Install the distribution of the old server's command beside Penstock, and ask the command who it is."""
+    run(python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-cache-dir", piece, cwd=python.parent)
+    said = run(python.parent / "nats-streaming-server", "-v", cwd=python.parent).strip()
+    if "as nats-streaming-server" not in said:
+        sys.exit(f"dist: nats-streaming-server -v said {said!r}")
+    say(f"{piece.name}: {said}")
 
 
 if __name__ == "__main__":

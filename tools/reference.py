@@ -444,7 +444,7 @@ def spark_sink() -> str:
 
     columns = [
         ("`data`", "`binary`, `string`", "The payload; needed, and never null."),
-        ("`subject`", "`string`", "Where the message goes; or the option `subject`, also where this is null."),
+        ("`subject`", "`string`", "Where the message goes; or the option `subject`, also if this is null."),
         (
             "`headers`",
             "`map<string,array<string>>`, `map<string,string>`",

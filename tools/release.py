@@ -2,7 +2,7 @@
 
 python tools/release.py check           one sentence for each thing that is not so
 python tools/release.py notes           the section of CHANGELOG.md into dist/NOTES.md
---draft                                 takes the section "Unreleased", and lets the tree be as it is
+--draft                                 takes what is there so far, and lets the tree be as it is
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 _VERSION = re.compile(r'^__version__ = "([^"]+)"$', re.MULTILINE)
+NOTHING = "Nothing yet."
+"""What stands under "Unreleased" if there is nothing."""
 
 
 def main() -> None:
@@ -42,28 +44,49 @@ def version_of(source: str) -> str:
     return found[1]
 
 
-def notes(changelog: str, version: str, *, draft: bool) -> str | None:
-    """Give the section of a version; None if there is none, or nothing in it."""
-    wanted = "Unreleased" if draft else version
+def sections(changelog: str) -> dict[str, tuple[str, str]]:
+    """Give the sections of a changelog by their names, in order: the date of each, and what it says."""
+    found = {}
     for section in re.split(r"^## ", changelog, flags=re.MULTILINE)[1:]:
         head, _, text = section.partition("\n")
-        if re.fullmatch(rf"\[?{re.escape(wanted)}\]?( .*)?", head.strip()):
-            return text.strip() or None
-    return None
+        name, _, date = head.strip().partition(" - ")
+        found[name.strip("[]")] = (date.strip(), text.strip())
+    return found
+
+
+def notes(changelog: str, version: str, *, draft: bool) -> str | None:
+    """Give the section of a version, or for a draft what is unreleased, if anything; None if there is nothing."""
+    found = sections(changelog)
+    coming = found.get("Unreleased", ("", ""))[1]
+    if draft and coming not in ("", NOTHING):
+        return coming
+    return found.get(version, ("", ""))[1] or None
 
 
 def problems(version: str, *, draft: bool) -> list[str]:
     """Give what keeps this version from being published."""
-    found = []
-    if notes((ROOT / "CHANGELOG.md").read_text(), version, draft=draft) is None:
-        what = "Unreleased" if draft else f"{version}, which src/penstock/__init__.py names"
-        found.append(f"CHANGELOG.md has no section for {what}: write one, such as `## {version} - YYYY-MM-DD`.")
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    found = untold(changelog, version, draft=draft)
     if draft:
         return found
     if _git("status", "--porcelain"):
         found.append("There are changes that are not committed: commit them, or put them aside.")
     if _git("tag", "--list", f"v{version}"):
         found.append(f"The tag v{version} is there: raise the version in src/penstock/__init__.py.")
+    return found
+
+
+def untold(changelog: str, version: str, *, draft: bool) -> list[str]:
+    """Give what the changelog lacks."""
+    if notes(changelog, version, draft=draft) is None:
+        return [f"CHANGELOG.md has no section for {version}: write one, such as `## {version} - YYYY-MM-DD`."]
+    if draft:
+        return []
+    found, known = [], sections(changelog)
+    if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", known[version][0]):
+        found.append(f"The section {version} of CHANGELOG.md has no date: write `## {version} - YYYY-MM-DD`.")
+    if known.get("Unreleased", ("", NOTHING))[1] not in ("", NOTHING):
+        found.append(f'CHANGELOG.md has lines under "Unreleased": move them to {version}, and leave "{NOTHING}" there.')
     return found
 
 

@@ -22,6 +22,7 @@ def main() -> None:
     assert "site-packages" in package.parts, package
     assert penstock.__version__ == importlib.metadata.version("penstock")
     assert (package / "py.typed").exists()
+    assert (package.parent / "pyspark_nats" / "py.typed").exists()
     assert {wire.compiled, store.compiled, channels.compiled} == {wanted}, "compiled in part, or not as it should be"
     assert asyncio.run(publish()) == (1, True)
     for file in ("wire/jetstream/codes.tsv", "console/static", "pipelines/template/look.ipynb.in"):

@@ -141,7 +141,7 @@ class _Parser:
         if letter and letter in ",;\n":
             self._at += 1
         elif letter and letter != end:
-            self._fail("a value is to end with the line, with ; or with ,")
+            self._fail("a value must end with the line, with ; or with ,")
 
     def _include(self) -> None:
         self._skip(_SPACE)
@@ -196,7 +196,7 @@ class _Parser:
             if self._skip(_SPACE) in (",", "\n"):
                 self._at += 1
             elif self._text[self._at : self._at + 1] != "]":
-                self._fail("a value of a list is to end with a comma, or with the line")
+                self._fail("a value of a list must end with a comma, or with the line")
         self._at += 1
         self._blocks.pop()
         return made
@@ -217,7 +217,7 @@ class _Parser:
             unit = 1000 if number[3] is None else 1024
             value = int(number[1]) * unit ** (" kmgtpe".index((number[2] or " ").lower()))
             if not -_LARGEST <= value < _LARGEST:
-                self._fail(f"{what} is beyond what a number can be")
+                self._fail(f"{what} is too large for a number")
             return value
         return float(word) if _FLOAT.fullmatch(word) else word.removesuffix("'")
 

@@ -75,7 +75,7 @@ def context_path(name: str, environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that is none for a file: it must stay in the folder, and be seen as it is."""
+    """Refuse a name that cannot be that of a file: it must stay in the folder, and be seen as it is."""
     wrong = not name or ".." in name or re.search(r"[/\\]", name) or not name.isprintable()
     if wrong or name.endswith(".json") or len(name.encode("utf-8", "replace")) > 200:
         raise ContextError(
@@ -266,7 +266,7 @@ def _sync_folder(folder: Path) -> None:
 def reason(error: Exception) -> str:
     """Give what is wrong with a file in a few words."""
     if isinstance(error, UnicodeDecodeError):
-        return "it is no text"
+        return "it is not text"
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 

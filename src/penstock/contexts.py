@@ -6,7 +6,7 @@ A context is a file that the `nats` command and `penstock context` write (`penst
 What wins, first to last:
 
 1. the URL or the context that the caller names (both: the context, with the URL in place of its own);
-2. `NATS_CONTEXT`, with `NATS_URL` in place of its URL where both are set;
+2. `NATS_CONTEXT`, with `NATS_URL` in place of its URL if both are set;
 3. `NATS_URL`;
 4. the selected context;
 5. the server that `penstock server run` runs for this user on this machine, if one does (`penstock.local_server`);
@@ -186,7 +186,7 @@ def resolve(value: str, option: str, environ: Mapping[str, str] = os.environ) ->
         try:
             content = base64.b64decode(rest.partition(",")[2], validate=True).decode()
         except ValueError:
-            raise _missing(option, "what is embedded there is no text in base64", _MEND) from None
+            raise _missing(option, "what is embedded there is not text in base64", _MEND) from None
         return _secret_of(content, option, "what is embedded there")
     for scheme, what in (("nsc://", "an nsc lookup"), ("op://", "an item of 1Password")):
         if _after_scheme(value, scheme) is not None:
@@ -277,7 +277,7 @@ def load_options(
         raise
 
 
-# Options of one meaning: where the caller gives one, those of the context go, or two logins would contradict.
+# Options of one meaning: if the caller gives one, those of the context go, or two logins would contradict.
 _LOGIN = {"token", "user", "password", "nkey", "jwt", "credentials"}
 _RIVALS = {
     **dict.fromkeys(_LOGIN, _LOGIN),
@@ -306,7 +306,7 @@ def _lifted(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_alone(name: str, found: dict[str, Any], environ: Mapping[str, str]) -> ConnectionOptions:
-    """Blame the context where it cannot be used even by itself."""
+    """Blame the context if it cannot be used even by itself."""
     try:
         return ConnectionOptions(**found)
     except OptionError as error:
@@ -348,7 +348,7 @@ def change_context(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dic
 
 
 def shared_form(field: str, value: Any) -> Any:
-    """Give a field's value as the `nats` command reads it from anywhere: whole paths, and references where it has none.
+    """Give a field's value as the `nats` command reads it from anywhere: whole paths, and references if it has none.
 
     That command takes user_jwt and user_seed for the text itself, and nkey and creds for the path of a file.
     """

@@ -70,7 +70,7 @@ class Login:
 
 
 def login(options: ConnectionOptions) -> Login:
-    """Read whatever these options log in with; LoginError where it cannot be read."""
+    """Read whatever these options log in with; LoginError if it cannot be read."""
     if options.credentials is not None:
         text = _content(options.credentials, "credentials")
         jwt, seed = _JWT.search(text), _USER_SEED.search(text)
@@ -138,7 +138,7 @@ def inline(options: ConnectionOptions) -> ConnectionOptions:
 
 
 def tls_context(options: ConnectionOptions) -> ssl.SSLContext:
-    """Build the TLS context of these options; TlsError where a certificate or key cannot be used."""
+    """Build the TLS context of these options; TlsError if a certificate or key cannot be used."""
     try:
         trusted = None if options.tls_ca is None else _certificates(options.tls_ca)
         # With authorities of our own the system's are not trusted: who names one wants that one.
@@ -213,7 +213,7 @@ def _checked_seed(seed: str, option: str) -> str:
     _key_pair(seed, option).wipe()
     if not seed.startswith("SU"):
         what = f"The seed in {option} is not that of a user."
-        raise LoginError(what, remedy="A user's seed begins with SU; those of accounts and operators log nobody in.")
+        raise LoginError(what, remedy="A user's seed begins with SU; those of accounts and operators cannot log in.")
     return seed
 
 

@@ -67,7 +67,7 @@ def _printable(text: str) -> str:
 class PenstockError(Exception):
     """The root of every error of Penstock: `what` happened, the `remedy`, and facts as attributes.
 
-    The facts of a class are what it and its bases annotate, each `None` where the raiser does not know it.
+    The facts of a class are what it and its bases annotate, each `None` if the raiser does not know it.
     """
 
     fault: ClassVar[str] = "unknown"
@@ -253,7 +253,7 @@ class MonitorError(PenstockError, fault="server"):
 class PublishError(PenstockError, fault="server"):
     """A bulk publish to `stream` ended early. `stored` and `unknown` are ranges `[start, end)` of row numbers.
 
-    Rows in neither are not stored. `err_code` is the server's where it refused a row.
+    Rows in neither are not stored. `err_code` is the server's if it refused a row.
     """
 
     stream: str

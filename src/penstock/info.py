@@ -27,26 +27,26 @@ _NANO = 1_000_000_000
 
 def _time(content: dict[str, Any], name: str) -> datetime | None:
     written = text(content, name, "")
-    # The server writes Go's zero time where nothing happened yet.
+    # The server writes Go's zero time if nothing happened yet.
     if not written or written.startswith("0001-01-01"):
         return None
     try:
         return parse_time(written)
     except InputError:
-        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is no time.") from None
+        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is not a time.") from None
 
 
 def _parts(content: dict[str, Any], name: str) -> list[dict[str, Any]]:
     found = content.get(name) or []
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is no list of objects.")
+        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is not a list of objects.")
     return found
 
 
 def _numbers(content: dict[str, Any], name: str) -> tuple[int, ...]:
     found = content.get(name) or []
     if not isinstance(found, list) or not all(isinstance(item, int) and not isinstance(item, bool) for item in found):
-        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is no list of numbers.")
+        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is not a list of numbers.")
     return tuple(found)
 
 
@@ -58,7 +58,7 @@ def _seconds(content: dict[str, Any], name: str) -> float | None:
     """Read nanoseconds; None for those that are negative or not there."""
     found = content.get(name)
     if found is not None and (isinstance(found, bool) or not isinstance(found, int)):
-        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is no whole number.")
+        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is not a whole number.")
     return None if found is None or found < 0 else found / _NANO
 
 
@@ -73,7 +73,7 @@ class Replica:
     offline: bool
     """Whether it was not seen lately."""
     active: float | None
-    """Seconds since it was last seen; None where it was not yet."""
+    """Seconds since it was last seen; None if it was not yet."""
     lag: int
     """How many operations it is behind."""
     id: str
@@ -141,11 +141,11 @@ class Copy:
     lag: int
     """How many messages are still to be copied."""
     active: float | None
-    """Seconds since the last contact; None where there was none yet."""
+    """Seconds since the last contact; None if there was none yet."""
     error: str = ""
     """What keeps it from copying, in the server's words."""
     filter_subject: str | None = None
-    """The subjects that are copied; all where nothing is given."""
+    """The subjects that are copied; all if nothing is given."""
     transforms: tuple[tuple[str, str], ...] = ()
     """How subjects are renamed on the way, from and to."""
     external: str | None = None
@@ -282,7 +282,7 @@ class SequenceInfo:
     stream: int
     """The sequence in the stream."""
     last: datetime | None
-    """When that happened; None where it did not yet."""
+    """When that happened; None if it did not yet."""
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:

@@ -109,7 +109,7 @@ def _take(handle: int, kind: int) -> bool:
 def find_local_server(environ: Mapping[str, str] = os.environ) -> Path | None:
     """Give the context of the server that runs for this user, in this network; None if there is none.
 
-    One that is gone without a word is told in the log, and its context is removed.
+    One that died and said nothing is told in the log, and its context is removed.
     """
     path = _path(environ)
     if path is None:
@@ -131,7 +131,7 @@ def find_local_server(environ: Mapping[str, str] = os.environ) -> Path | None:
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
         log.warning(
-            "The server that `penstock server run` ran here (pid %s) is gone, and did not say goodbye. "
+            "The server that `penstock server run` ran here (pid %s) is gone, and was not stopped in order. "
             "No server is named now; `penstock server run` starts one.",
             run.get("pid"),
         )

@@ -1,6 +1,6 @@
 """Streams, consumers, messages and acks as frozen values, to and from the server's JSON.
 
-In Python a duration is seconds as `float` (or text such as "2m" where one is given) and a time is an aware `datetime`;
+In Python a duration is seconds as `float` (or text such as "2m" if one is given) and a time is an aware `datetime`;
 the server's JSON has nanoseconds and RFC 3339. `from_json` and `to_json` translate. What this version does not know,
 fields and words such as a new policy, survives the way there and back, so that an edit through an older Penstock loses
 nothing of a newer server. What a program writes itself is checked.
@@ -284,7 +284,7 @@ class Stream(ServerValue):
     name: Name
     """The name: no dots, spaces, wildcards or slashes."""
     subjects: list[str] = []
-    """The subjects that it captures; the stream's name where none is given and it mirrors nothing."""
+    """The subjects that it captures; the stream's name if none is given and it mirrors nothing."""
     description: str | None = None
     """A sentence for people."""
     retention: Annotated[Literal["limits", "interest", "workqueue"], Open] = "limits"
@@ -308,10 +308,10 @@ class Stream(ServerValue):
     discard: Annotated[Literal["old", "new"], Open] = "old"
     """At a limit: drop the oldest message, or refuse the new one."""
     discard_new_per_subject: bool = False
-    """With `discard="new"`: refuse also where only the subject's own limit is reached."""
+    """With `discard="new"`: refuse also if only the subject's own limit is reached."""
     duplicate_window: Seconds | None = None
     """How long message ids are remembered, also those of messages that were removed; two minutes, or `max_age` if that
-    is shorter, where nothing is given. A message of a source whose id is remembered is not copied; so a stream that has
+    is shorter, if nothing is given. A message of a source whose id is remembered is not copied; so a stream that has
     sources and no subjects remembers none unless this is given."""
     no_ack: bool = False
     """Do not acknowledge what is stored."""
@@ -377,13 +377,13 @@ class Consumer(ServerValue):
     wire_names: ClassVar[dict[str, str]] = {"durable": "durable_name"}
 
     name: Name | None = None
-    """The name; the server makes one up where none is given."""
+    """The name; the server makes one up if none is given."""
     durable: Name | None = None
     """The name of a durable consumer; without it the consumer goes away when nobody uses it."""
     description: str | None = None
     """A sentence for people."""
     filter_subject: str | None = None
-    """The subjects that it gets; all where nothing is given."""
+    """The subjects that it gets; all if nothing is given."""
     filter_subjects: list[str] = []
     """Several filters; excludes `filter_subject`."""
     deliver_policy: Annotated[
@@ -398,13 +398,13 @@ class Consumer(ServerValue):
     """Whether each message is acknowledged, or one for all before it, or none; `flow_control`, for streams that copy,
     acknowledges with the answers to flow control."""
     ack_wait: Seconds | None = None
-    """How long a delivery waits for its ack before it is repeated; 30 s where nothing is given."""
+    """How long a delivery waits for its ack before it is repeated; 30 s if nothing is given."""
     max_deliver: int = Field(default=-1, ge=-1)
     """How often a message is delivered at the most; -1 for ever."""
     backoff: list[Seconds] = []
     """How long to wait before each repeat, the last value for all further ones; overrides `ack_wait`."""
     max_ack_pending: int | None = Field(default=None, ge=-1)
-    """How many deliveries may wait for acks; 1,000 where nothing is given, -1 for no limit."""
+    """How many deliveries may wait for acks; 1,000 if nothing is given, -1 for no limit."""
     replay_policy: Annotated[Literal["instant", "original"], Open] = "instant"
     """As fast as possible, or at the pace at which the messages were stored."""
     sample_freq: str | None = None
@@ -422,7 +422,7 @@ class Consumer(ServerValue):
     headers_only: bool = False
     """Leave payloads out."""
     max_waiting: int | None = Field(default=None, ge=0)
-    """How many pull requests may wait; 512 where nothing is given."""
+    """How many pull requests may wait; 512 if nothing is given."""
     max_batch: int | None = Field(default=None, ge=0)
     """The largest batch that one pull may ask for."""
     max_expires: Seconds | None = None
@@ -430,9 +430,9 @@ class Consumer(ServerValue):
     max_bytes: int | None = Field(default=None, ge=0)
     """The most bytes that one pull may ask for."""
     inactive_threshold: Seconds | None = None
-    """How long an unused consumer lives; 5 s for ephemeral ones where nothing is given."""
+    """How long an unused consumer lives; 5 s for ephemeral ones if nothing is given."""
     num_replicas: int | None = Field(default=None, ge=0, le=5)
-    """How many servers keep its state; as many as the stream's where nothing is given."""
+    """How many servers keep its state; as many as the stream's if nothing is given."""
     mem_storage: bool = False
     """Keep its state in memory."""
     pause_until: Time | None = None

@@ -51,7 +51,7 @@ def is_jwt(value: str) -> bool:
 def mask_url(text: str) -> str:
     """Replace the user information of every URL in a text by asterisks.
 
-    A password may hold any character where somebody forgot to quote it, so all of a URL up to its last @ is hidden.
+    A password may hold any character if somebody forgot to quote it, so all of a URL up to its last @ is hidden.
     """
     return re.sub(r"(?<=://)(?:(?!,\w+://)\S)*@", f"{MASK}@", text)
 
@@ -74,7 +74,7 @@ class ConnectionOptions:
     """How to reach NATS, and as whom. Every field is checked here, before anything is opened."""
 
     url: str = DEFAULT_URL
-    """One address or several, separated by commas; `nats://`, `tls://`, `ws://` or `wss://`, `nats://` where
+    """One address or several, separated by commas; `nats://`, `tls://`, `ws://` or `wss://`, `nats://` if
     none is written. A token or a user in it is lifted into the fields below. Several addresses are tried in
     random order."""
     name: str = "penstock"
@@ -93,7 +93,7 @@ class ConnectionOptions:
     credentials: str | None = _secret()
     """User credentials (a JWT and its seed): the text of a `.creds` file, or its path."""
     tls_ca: str | None = None
-    """The certificates to trust, PEM text or the path of a file; the system's where nothing is given."""
+    """The certificates to trust, PEM text or the path of a file; the system's if nothing is given."""
     tls_cert: str | None = None
     """Our own certificate for mutual TLS, PEM text or a path; needs `tls_key`."""
     tls_key: str | None = _secret()
@@ -101,22 +101,22 @@ class ConnectionOptions:
     tls_first: bool = False
     """Shake hands before the server speaks, for servers configured with `handshake_first`."""
     tls_hostname: str | None = None
-    """The name that the server's certificate must carry, where it differs from the address."""
+    """The name that the server's certificate must carry, if it differs from the address."""
     socks_proxy: str | None = _secret()
     """A SOCKS5 proxy that every connection goes through: `socks5://host:port`, with `user:password@` if it wants
     a login. The proxy looks up host names."""
     domain: str | None = None
     """The JetStream domain; mutually exclusive with `api_prefix`."""
     api_prefix: str | None = None
-    """The subject prefix of the JetStream API, `$JS.API` where nothing is given."""
+    """The subject prefix of the JetStream API, `$JS.API` if nothing is given."""
     event_prefix: str | None = None
-    """The subject prefix of JetStream's advisories and metrics, `$JS.EVENT` where nothing is given."""
+    """The subject prefix of JetStream's advisories and metrics, `$JS.EVENT` if nothing is given."""
     inbox_prefix: str = "_INBOX"
-    """The first tokens of every reply subject; change it where permissions ask for it."""
+    """The first tokens of every reply subject; change it if permissions ask for it."""
     connect_timeout: float = 5.0
     """Seconds until a first connection must stand, all addresses tried together."""
     request_timeout: float = 5.0
-    """Seconds to wait for an answer where the caller says nothing else."""
+    """Seconds to wait for an answer if the caller says nothing else."""
     reconnect: bool = True
     """Whether a lost connection is made again."""
     reconnect_wait: float = 1.0
@@ -367,10 +367,10 @@ class SocksProxy(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> SocksProxy:
-        """Read a proxy from its URL; OptionError if it is none."""
+        """Read a proxy from its URL; OptionError if it is not a SOCKS5 address."""
         shown = _hide_login(text)
         remedy = "Write it as socks5://host:port, or socks5://user:password@host:port; quote / @ : in a login."
-        wrong = _wrong("socks_proxy", f"socks_proxy {shown!r} is no SOCKS5 proxy.", remedy, shown)
+        wrong = _wrong("socks_proxy", f"socks_proxy {shown!r} is not a SOCKS5 proxy.", remedy, shown)
         try:
             parts = urlsplit(text)
             host, port = parts.hostname, parts.port

@@ -1,7 +1,7 @@
 """Modules that may be compiled: which form of them is in use, and the plain one for whoever wants it.
 
-They are written in Cython's pure Python mode. The package build compiles them where it finds a C compiler, and the same
-files run as plain Python where it finds none. The environment variable PENSTOCK_PURE=1, set before the first import,
+They are written in Cython's pure Python mode. The package build compiles them if it finds a C compiler, and the same
+files run as plain Python if it finds none. The environment variable PENSTOCK_PURE=1, set before the first import,
 forces the plain form.
 """
 

@@ -110,7 +110,7 @@ def test_reports_tell_of_our_account_alone(ask, guarded: Server):
         ("ann", ("report", "connections", "--sort", "x"), 2, "--sort is 'x'"),
         ("ann", ("report", "connections", "--state", "x"), 2, "--state is 'x'"),
         ("ann", ("report", "connections", "--subject", "a..b"), 2, "'a..b'"),
-        ("ann", ("report", "connections", "--closed-reason", "("), 2, "is no regular expression"),
+        ("ann", ("report", "connections", "--closed-reason", "("), 2, "is not a regular expression"),
         ("ann", ("tls", "--ocsp"), 2, "OCSP"),
         ("ann", ("tls", "--expire-warn", "soon"), 2, "--expire-warn is 'soon'"),
     ],

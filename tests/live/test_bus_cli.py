@@ -126,7 +126,7 @@ def test_the_caller_presses_ctrl_c(penstock: Command, unique):
     ("arguments", "status", "words"),
     [
         (("call", "nobody", "x"), 1, "Nobody serves nobody0"),
-        (("call", "q:x", "x"), 2, "'x' is no partition"),
+        (("call", "q:x", "x"), 2, "'x' is not a partition"),
         (("call", "a b", "x"), 2, "'a b' cannot be the name of a queue"),
         (("call", "q", "x", "-H", "novalue"), 2, "KEY:VALUE"),
         (("serve", "bus_nowhere:f", "--queue", "q"), 2, "There is no module bus_nowhere"),

@@ -154,7 +154,7 @@ async def test_a_message_of_which_one_chunk_is_gone_is_mended(nc, archive):
     ("answer", "says"),
     [
         (b'{"stream":"OTHER","seq":1}', "Stream OTHER stored the message"),
-        (b"thanks", "no JSON"),
+        (b"thanks", "not JSON"),
         (b'{"stream":"OTHER"}', "'seq'"),
         (b'{"error":{"code":400,"err_code":10060,"description":"expected stream does not match"}}', "10060"),
     ],

@@ -301,7 +301,7 @@ async def test_every_failure_is_one_of_ours(server: Server, unique: Callable[...
         assert (caught.value.subject, caught.value.seconds) == (nowhere, 5)
         with pytest.raises(LocalProtocolError, match="larger than the server takes"):
             await nc.publish("big", b"x" * (nc.max_payload + 1))
-        with pytest.raises(LocalProtocolError, match="is no subject"):
+        with pytest.raises(LocalProtocolError, match="is not a subject"):
             await nc.publish("bad subject\r\n", b"")
         with pytest.raises(NotFoundError, match="stream not found"):
             await nc.jetstream().stream_info(unique("S"))

@@ -219,7 +219,7 @@ async def test_a_callback_is_the_only_reader(nc: Connection, unique: Unique):
     with pytest.raises(InputError, match="has a callback"):
         _ = subscription.messages
     for wrong in (print, lambda message: None, "text", received(None)):  # type: ignore[arg-type]
-        with pytest.raises(InputError, match="cb is no coroutine function"):
+        with pytest.raises(InputError, match="cb is not a coroutine function"):
             await nc.subscribe(unique("cb"), cb=wrong)  # type: ignore[arg-type]
         if asyncio.iscoroutine(wrong):
             wrong.close()

@@ -262,7 +262,7 @@ async def test_callbacks_have_two_names_and_are_coroutine_functions():
         "lame_duck_mode_cb",
     ):
         for wrong in ("text", print, lambda *_: None):
-            with pytest.raises(InputError, match="is no coroutine function"):
+            with pytest.raises(InputError, match="is not a coroutine function"):
                 await connect("nats://127.0.0.1:1", **{name: wrong})
 
 

@@ -137,7 +137,7 @@ async def test_what_a_tap_waits_for_may_fail(nc: Connection, unique: Unique, cap
         await nc.publish(subject, b"%d" % number)
     await nc.flush(10)
     assert got == [b"0", b"1", b"2"]
-    assert caplog.text.count("what held up the reading failed") == 3
+    assert caplog.text.count("The function that held up the reading failed") == 3
 
 
 @pytest.mark.parametrize("end", ["close", "break"])

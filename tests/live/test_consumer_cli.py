@@ -260,7 +260,7 @@ def test_a_stream_that_is_not_there(run: Run, arguments: str):
         (["add", "S", "c", "--target", "a b"], "deliver_subject"),
         (["add", "S", "c", "--filter", "a..b"], "empty token"),
         (["add", "S", "c", "--overflow-groups", "a", "--pinned-groups", "b"], "--overflow-groups and --pinned-groups"),
-        (["add", "S", "c", "--pause", "99999y"], "no calendar"),
+        (["add", "S", "c", "--pause", "99999y"], "out of the range of dates"),
         (["edit", "S", "a.b"], "cannot be the name of a consumer"),
         (["info", "a b", "c"], "cannot be the name of a stream"),
         (["info", "S", "--no-select"], "Which consumer?"),

@@ -120,7 +120,7 @@ async def test_what_is_no_counter(nc: Connection, made: Any):
         await Counters(nc, plain).check()
     async with Publisher(nc, plain) as publisher:
         await publisher.publish(f"{plain}.a", b'{"val": 5}')
-    with pytest.raises(RemoteProtocolError, match=f"Message 1 of stream {plain} is no counter"):
+    with pytest.raises(RemoteProtocolError, match=f"Message 1 of stream {plain} is not a counter"):
         await Counters(nc, plain).get(f"{plain}.a")
     counters = Counters(nc, stream)
     with pytest.raises(NotFoundError, match=f"Stream {stream} has no counter {stream}.a"):

@@ -65,7 +65,7 @@ def test_a_server_that_was_killed_is_told(home: Command, running: Running):
     running.process.send_signal(signal.SIGKILL)
     running.process.wait(10)
     first, second = home("stream", "ls"), home("stream", "ls")
-    assert "is gone, and did not say goodbye" in first.stderr
+    assert "is gone, and was not stopped in order" in first.stderr
     assert "is gone" not in second.stderr
     for done in (first, second):
         assert done.returncode == 1
@@ -91,7 +91,7 @@ def test_who_selected_a_context_keeps_it(home: Command):
 def test_variables_go_before_it(home: Command):
     """NATS_URL in the shell of `server run` goes on counting there, which is said."""
     with home.running("server", "run", "--sync", "2m", NATS_URL="nats://127.0.0.1:1") as child:
-        assert "commands go on going where it says" in child.wait_for("NATS_URL is set here")
+        assert "in other shells they find this one" in child.wait_for("NATS_URL is set in this shell")
         child.wait_for("is running")
         assert home("pub", "a", "b").returncode == 0
         assert home("pub", "a", "b", NATS_URL="nats://127.0.0.1:1").returncode == 1

@@ -82,7 +82,7 @@ async def test_ack(nc: Connection, orders: Any, sync: bool):
     else:
         await delivery.ack()
         await until(status(nc, stream, ack_pending=0))
-    with pytest.raises(InputError, match="answered for already"):
+    with pytest.raises(InputError, match="was answered already"):
         await delivery.nak()
 
 

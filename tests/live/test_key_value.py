@@ -134,7 +134,7 @@ async def test_many_values_at_a_time(new_bucket: NewBucket):
     assert [key async for key, _ in kv.put_all({"m": b"1"})] == ["m"]
     with pytest.raises(InputError, match="cannot be a key"):
         [item async for item in kv.put_all([("good", b"1"), ("bad key", b"2")])]
-    with pytest.raises(InputError, match="no pair"):
+    with pytest.raises(InputError, match="not a pair"):
         [item async for item in kv.put_all(["k"])]  # type: ignore[list-item]
 
 
@@ -287,7 +287,7 @@ async def test_a_stream_that_is_no_bucket_is_not_opened(nc: Connection, unique: 
     """A stream of a bucket's name that keeps everything is refused, as nats.go does."""
     name = unique("b")
     await assets.add_stream(nc, Stream(name=f"KV_{name}", subjects=[f"{name}.>"]))
-    with pytest.raises(InputError, match="is no bucket"):
+    with pytest.raises(InputError, match="is not a bucket"):
         await KeyValue.open(nc, name)
 
 

@@ -97,7 +97,7 @@ def test_standard_input_and_output(run: Callable[..., Any], bucket: str, folder:
     """An object comes from standard input under a name, and goes to standard output as it is."""
     run("put", bucket, "--name", "x", stdin="hello")
     assert run("get", bucket, "x", "-O", "-").stdout == "hello"
-    assert "standard input cannot be asked" in run("put", bucket, "--name", "x", stdin="other", status=2).stderr
+    assert "standard input is the new object" in run("put", bucket, "--name", "x", stdin="other", status=2).stderr
     run("put", bucket, "--name", "x", "-f", stdin="other")
     assert run("get", bucket, "x", "-O", "-").stdout == "other"
     assert list(folder.iterdir()) == []
@@ -115,7 +115,7 @@ def test_names_that_others_chose_make_no_paths(run: Callable[..., Any], bucket: 
     run("get", bucket, "/etc/absolute")
     run("get", bucket, "a/")
     for name in ("a/b/..", "..", ".hidden", "-", "a\nb", "a\\b", "\x1b[31mred"):
-        assert "makes no file name" in run("get", bucket, "--", name, status=2).stderr
+        assert "cannot be used as the name of a file" in run("get", bucket, "--", name, status=2).stderr
         run("get", bucket, "-O", "named", "-f", "--", name)
     assert sorted(path.name for path in inner.iterdir()) == ["a", "absolute", "named", "up"]
     assert [path.name for path in folder.iterdir()] == ["inner"]

@@ -100,7 +100,7 @@ async def test_a_description_that_does_not_fit(store: ObjectStore, nc: Connectio
     ):
         await js.publish(subject, info.changed(**fields).encode(), headers={"Nats-Rollup": "sub"})
         await broken(store, reason, "Object 'x'")
-    for wrong, match in ((b"{", "no description"), (b"[]", "no description"), (b'{"name":"y","bucket":"b"}', "'y'")):
+    for wrong, match in ((b"{", "cannot be read"), (b"[]", "cannot be read"), (b'{"name":"y","bucket":"b"}', "'y'")):
         await js.publish(subject, wrong, headers={"Nats-Rollup": "sub"})
         for reading in (store.info("x"), store.fetch("x"), store.list()):
             with pytest.raises(RemoteProtocolError, match=match):
@@ -433,7 +433,7 @@ async def test_a_stream_that_only_has_the_name_of_a_bucket(nc: Connection, uniqu
     """It is not taken for an empty one."""
     name = unique("B")
     await nc.jetstream().add_stream(penstock.Stream(name=f"OBJ_{name}", subjects=[name], storage="memory"))
-    with pytest.raises(InputError, match="is no object bucket"):
+    with pytest.raises(InputError, match="is not an object bucket"):
         await ObjectStore.open(nc, name)
 
 

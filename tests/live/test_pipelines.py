@@ -233,7 +233,7 @@ def test_a_replay_that_is_refused_makes_nothing(options: penstock.ConnectionOpti
     for says, given in (
         ("begun from 1 into ALERTS=V2", {"start": "2", "into": {"ALERTS": "V2"}, "name": "v2"}),
         ("begun from 1 into ALERTS=V2", {"start": "1", "into": {"ALERTS": "V3"}, "name": "v2"}),
-        ("the name 'a b' of a replay will not do", {"name": "a b"}),
+        ("'a b' cannot be the name of a replay", {"name": "a b"}),
         ("a stream of the pipeline itself", {"into": {"ALERTS": "READINGS"}}),
         ("a stream of the replay v2", {"into": {"ALERTS": "V2"}}),
         ("both master and remote", {"master": "local[2]", "remote": "sc://127.0.0.1:1"}),

@@ -106,4 +106,4 @@ def test_the_command_goes_through_a_proxy(server: Server, tmp_path):
     assert f"The SOCKS proxy at {socks.address} cannot be reached" in done.stderr
     assert invoke(None, "rtt", "1", "--context", "x", "--socks-proxy", "none", **home).status == 0
     done = invoke(None, "rtt", "--socks-proxy", "http://s3cr3t@h")
-    assert (done.status, "is no SOCKS5 proxy" in done.stderr, "s3cr3t" in done.stderr) == (2, True, False)
+    assert (done.status, "is not a SOCKS5 proxy" in done.stderr, "s3cr3t" in done.stderr) == (2, True, False)

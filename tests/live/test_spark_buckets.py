@@ -280,7 +280,7 @@ def test_buckets_that_are_none(server, buckets, unique):
         bucket_reader(server.url, bucket="nowhere").partitions()
     assert name in str(told.value)
     plain = buckets.make(unique("PLAIN"), max_msgs_per_subject=-1)
-    with pytest.raises(InputError, match="is no bucket: it keeps every message"):
+    with pytest.raises(InputError, match="is not a bucket: it keeps every message"):
         bucket_reader(server.url, bucket=plain).partitions()
     assert read_rows(server.url, bucket=name) == []
 
@@ -291,7 +291,7 @@ def test_buckets_that_are_none(server, buckets, unique):
         ({"bucket": "A", "stream": "B"}, "stream and bucket are given together"),
         ({"bucket": "A", "objects": "B"}, "bucket and objects are given together"),
         ({"bucket": "A", "backup": "/x"}, "bucket cannot be read from a backup"),
-        ({"bucket": "A.B"}, "is 'A.B', which is no name of a bucket"),
+        ({"bucket": "A.B"}, "is 'A.B', which is not a name of a bucket"),
         ({"bucket": "A", "keys": "a..b"}, "holds 'a..b', which matches no key"),
         ({"bucket": "A", "keys": "*.b,a.*"}, "overlap"),
         ({"stream": "A", "keys": "a"}, "The option keys cannot be used here"),

@@ -303,7 +303,7 @@ def test_view_goes_through_the_stream(run: Run, stream: str, peer: Peer):
     ("arguments", "words"),
     [
         (["view", "S", "--id", "1", "--since", "1h"], "given together"),
-        (["view", "S", "--since", "99999y"], "no calendar"),
+        (["view", "S", "--since", "99999y"], "out of the range of dates"),
         (["view", "S", "--since", "lately"], "--since"),
         (["view", "S", "0"], "SIZE"),
         (["view", "S", "--id", "0"], "--id"),
@@ -331,7 +331,7 @@ def test_view_goes_through_the_stream(run: Run, stream: str, peer: Peer):
         (["copy", "S"], "DESTINATION"),
         (["copy", "S", "S"], "to itself"),
         (["edit", "S", "--config", "/nowhere", "-i"], "/nowhere"),
-        (["find", "--server-name", "["], "no regular expression"),
+        (["find", "--server-name", "["], "not a regular expression"),
         (["find", "--idle", "lately"], "--idle"),
         (["find", "--subject", "a..b"], "empty token"),
         (["info", "--no-select"], "Which stream?"),

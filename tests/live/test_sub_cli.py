@@ -254,7 +254,7 @@ print(sys.argv[1:], os.environ["NATS_REQUEST_SUBJECT"], sys.stdin.read() == os.e
     done = run("reply", f"{subject}.*", "--command", line, "--count", "2", beside=ask)
     assert answers[0].data.decode() == f"{['a', chr(60) + 'x; $(id) ' + chr(39) + 'y>']} {subject}.a True\n"
     assert answers[1].headers["Nats-Service-Error-Code"] == "500"
-    assert "would give it an option" in done.stderr
+    assert "would be taken for an option" in done.stderr
 
 
 async def test_a_program_ends_in_time_with_all_that_it_started(tmp_path: Path, eventually: Callable[..., Any]):

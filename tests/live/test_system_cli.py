@@ -192,7 +192,7 @@ def test_what_needs_a_newer_server_is_shown(asking: Callable[..., Done], app: Pe
     found = json.loads(asking("server", "report", "downgrade", "0", "--json").stdout)
     assert [(item["account"], item["name"]) for item in found["streams"]] == [("APP", "NEWER")]
     assert "NEWER" in asking("server", "report", "downgrade", "0", "--all").stdout
-    assert asking("server", "report", "downgrade", "99").stdout == "All streams and consumers do with API level 99.\n"
+    assert asking("server", "report", "downgrade", "99").stdout == "All streams and consumers work with API level 99.\n"
 
 
 def test_an_account_is_shown_as_the_server_knows_it(asking: Callable[..., Done]):
@@ -413,7 +413,7 @@ def test_bad_input_is_refused_before_anybody_is_asked(arguments: list[str]):
 @pytest.mark.parametrize(
     ("answer", "status", "said"),
     [
-        (b"", 1, "no JSON"),
+        (b"", 1, "not JSON"),
         (b"[]", 1, "no object"),
         (b'{"server": 1}', 1, "'server'"),
         (b'{"server": {"name": "x"}, "statsz": {"mem": 1e999, "active_servers": NaN}}', 1, "'active_servers'"),

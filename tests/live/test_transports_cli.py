@@ -145,7 +145,7 @@ def test_bus_serves_and_counts_its_partitions(run: Run, server: Server, unique: 
     ("arguments", "words"),
     [
         (["call", ""], "queue"),
-        (["call", "q:many"], "no partition"),
+        (["call", "q:many"], "not a partition"),
         (["call", "q:70000"], "partitions"),
         (["call", "q", "x", "-X", "BREW"], "method"),
         (["call", "q", "x", "--window", "-1"], "--window"),

@@ -268,7 +268,7 @@ def asking(service: BulkConnection) -> tuple[str, str]:
 def test_bad_input_is_refused_before_anything_is_sent(server: Server) -> None:
     """Subjects, payloads and names that cannot be are the caller's mistake, and the connection goes on."""
     with BulkConnection(server.url) as bulk:
-        with pytest.raises(LocalProtocolError, match="is no subject"):
+        with pytest.raises(LocalProtocolError, match="is not a subject"):
             bulk.request("a b")
         with pytest.raises(LocalProtocolError, match="larger than the server takes"):
             bulk.request("a", b"x" * (bulk.max_payload + 1))

@@ -210,7 +210,7 @@ def test_a_replay_never_writes_to_the_live_stream(penstock: Penstock, nats: Serv
         named = ("--name", f"never-{text}", "--into", f"ALERTS=NEVER_{text.upper()}")
         done = penstock("replay", str(folder), *named, "--remote", connect)
         assert done.returncode == 1, done.stdout
-        assert "This replay would write to ALERTS, which is none of its own streams" in done.stderr
+        assert "This replay would write to ALERTS, which is not one of its own streams" in done.stderr
     assert count(nats.url, "ALERTS", "alerts.*") == before
 
 

@@ -39,7 +39,7 @@ def rows(**columns):
     [
         ({"bucket": "B", "stream": "ORDERS"}, "stream is given beside bucket"),
         ({"bucket": "B", "objects": "B"}, "objects is given beside bucket"),
-        ({"bucket": "no.bucket"}, "no name of a bucket"),
+        ({"bucket": "no.bucket"}, "not a name of a bucket"),
         ({"bucket": "B", "subject": "x"}, "subject cannot be used here"),
         ({"bucket": "B", "idColumn": "key"}, "idColumn cannot be used here"),
         ({"bucket": "B", "guarantee": "at-least-once"}, "which bucket cannot have"),
@@ -111,7 +111,7 @@ def test_what_reading_a_bucket_gives_can_be_written():
         ({"key": ["k"], "value": [None], "operation": ["PUT"]}, {"on_null_value": "delete"}, "is null in a PUT"),
         ({"key": ["k"], "value": [b""], "operation": ["put"]}, {}, "operation is 'put'"),
         ({"key": ["k"], "value": [b"x" * 10_000]}, {}, "value has 10000 bytes"),
-        ({"key": ["k"], "value": [b""], "revision": [-1]}, {"revision_column": "revision"}, "is no revision"),
+        ({"key": ["k"], "value": [b""], "revision": [-1]}, {"revision_column": "revision"}, "is not a revision"),
         ({"key": ["k"], "value": [b""], "ttl": ["soon"]}, {"ttl_column": "ttl"}, "ttl"),
     ],
 )
@@ -242,7 +242,7 @@ def test_a_replay_writes_a_bucket_into_a_bucket():
     assert target("KV_A", environ={}).bucket == "A"
     with pytest.raises(InputError, match="not the stream of a key-value bucket"):
         _ = target("A", environ={}).bucket
-    with pytest.raises(InputError, match="KV_A, which is none of its own") as refused:
+    with pytest.raises(InputError, match="KV_A, which is not one of its own") as refused:
         PipelineReplay(into={"KV_A": "KV_B"}).check_write("KV_A")
     assert 'target("KV_A").bucket' in str(refused.value)
 

@@ -119,7 +119,7 @@ def test_flags_are_written_as_in_go():
         (("-storage", "x"), "no flag -storage. Did you mean -store"),
         (("-p",), "-p has no value"),
         (("-mm", "many"), "which is no number"),
-        (("-mb", "1 MB"), "no number|value is to end"),
+        (("-mb", "1 MB"), "no number|value must end"),
         (("-ma", "1d"), "no duration"),
         (("-encrypt=maybe",), "neither on nor off"),
         (("-store", "SQL"), "SQL cannot be used here"),

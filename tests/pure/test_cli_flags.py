@@ -114,7 +114,7 @@ def test_flags_of_a_stream(flags: dict[str, Any], fields: dict[str, Any]):
         ({"dupe_window": "2x"}, "--dupe-window is '2x'"),
         ({"subject_del_markers_ttl": "x"}, "--subject-del-markers-ttl is 'x'"),
         ({"limit_consumer_inactive": "x"}, "--limit-consumer-inactive is 'x'"),
-        ({"metadata": ["=value"]}, "--metadata '=value' is no pair"),
+        ({"metadata": ["=value"]}, "--metadata '=value' is not a pair"),
         ({"transform_source": "a"}, "--transform-source is given alone"),
         ({"republish_source": "a"}, "--republish-source is given alone"),
         ({"mirror": "{name}"}, "--mirror '{name}' is not JSON"),
@@ -227,22 +227,22 @@ def test_a_linear_backoff_has_ten_even_steps():
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ({"backoff": "linear", "backoff_steps": 0}, "is none"),
+        ({"backoff": "linear", "backoff_steps": 0}, "is not possible"),
         ({"sample": "101"}, "--sample is '101'"),
         ({"sample": "some"}, "--sample is 'some'"),
-        ({"backoff": "linear", "backoff_min": "2m", "backoff_max": "1m"}, "is none"),
+        ({"backoff": "linear", "backoff_min": "2m", "backoff_max": "1m"}, "is not possible"),
         ({"backoff": "linear", "backoff_max": "x"}, "--backoff-max"),
         ({"backoff": "1s,x"}, "--backoff is 'x'"),
         ({"deliver": "someday"}, "--deliver is 'someday'"),
         ({"deliver": "99999y"}, "--deliver is '99999y'"),
         ({"deliver": "2026-02-30T00:00:00Z"}, "--deliver is"),
-        ({"pause": "99999y"}, "--pause is '99999y', which no calendar reaches"),
+        ({"pause": "99999y"}, "--pause is '99999y', which is out of the range of dates"),
         ({"pull": True, "target": "x"}, "--pull and --target"),
         ({"pull": True, "deliver_group": "g"}, "--pull and --deliver-group"),
         ({"overflow_groups": ["a"], "pinned_groups": ["b"]}, "--overflow-groups and --pinned-groups"),
         ({"max_pull_bytes": "x"}, "--max-pull-bytes"),
         ({"inactive_threshold": "x"}, "--inactive-threshold"),
-        ({"metadata": ["a"]}, "is no pair"),
+        ({"metadata": ["a"]}, "is not a pair"),
     ],
 )
 def test_flags_of_a_consumer_that_make_no_sense(flags: dict[str, Any], words: str):
@@ -294,7 +294,12 @@ def test_a_terminal_is_asked_for_a_stream(typed: Callable[..., None], capsys: py
     assert (made.allow_rollup_hdrs, made.deny_delete, made.deny_purge) == (True, False, False)
     said = capsys.readouterr()
     assert said.out.strip() == "", "questions are not for programs"
-    for words in ("at least one subject", "'two' is no number", "'x' is no number", "'perhaps' is neither yes nor no"):
+    for words in (
+        "at least one subject",
+        "'two' is not a number",
+        "'x' is not a number",
+        "'perhaps' is neither yes nor no",
+    ):
         assert words in said.err
 
 
@@ -317,7 +322,7 @@ def test_a_terminal_is_asked_for_a_push_consumer(typed: Callable[..., None], cap
     assert (made.filter_subject, made.max_deliver, made.max_ack_pending) == ("a.b", 30, 9)
     assert (len(made.backoff), made.idle_heartbeat, made.flow_control) == (10, 5.0, True)
     said = capsys.readouterr().err
-    assert "'maybe' is none of them" in said
+    assert "'maybe' is not one of the answers" in said
     assert "--deliver is 'whenever'" in said
 
 
@@ -346,7 +351,7 @@ def test_a_choice_is_made_by_name_or_number(typed: Callable[..., None], capsys: 
     assert questions.pick("stream", ["a", "b"]) == "a"
     typed("0", "3", "c", "-1", "1")
     assert questions.pick("stream", ["a", "b"]) == "a"
-    assert capsys.readouterr().err.count("is none of them") == 4
+    assert capsys.readouterr().err.count("is not in the list") == 4
 
 
 def test_nothing_to_choose_from(monkeypatch: pytest.MonkeyPatch):
@@ -408,7 +413,7 @@ def test_a_duration_from_now():
     assert abs(values.parse_until("1h", "UNTIL") - now - timedelta(hours=1)) < timedelta(seconds=10)
     assert abs(values.shifted("1d", "--since", -1) - now + timedelta(days=1)) < timedelta(seconds=10)
     for direction in (-1, 1):
-        with pytest.raises(OptionError, match="--since is '9999y', which no calendar reaches"):
+        with pytest.raises(OptionError, match="--since is '9999y', which is out of the range of dates"):
             values.shifted("9999y", "--since", direction)
 
 

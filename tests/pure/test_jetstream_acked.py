@@ -166,7 +166,7 @@ def test_answers_that_are_none(payload: bytes) -> None:
 def test_numbers_in_subjects(subject: str) -> None:
     """The number of a message is read from the subject of its answer; what is none is the peer's fault."""
     assert number_behind("in.42", "in.") == 42
-    with pytest.raises(RemoteProtocolError, match="ends with no number"):
+    with pytest.raises(RemoteProtocolError, match="does not end with a number"):
         number_behind(subject, "in.")
 
 

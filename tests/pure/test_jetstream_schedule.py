@@ -60,8 +60,8 @@ def test_cron(pattern: str):
     ("pattern", "says"),
     [
         ("0 9 * * mon", "has five fields, and the server's cron begins with seconds. Write 0 0 9"),
-        ("* * * *", "is no schedule"),
-        ("", "is no schedule"),
+        ("* * * *", "is not a schedule"),
+        ("", "is not a schedule"),
         ("@fortnightly", "is not known to the server"),
         ("60 * * * * *", "has the second '60'"),
         ("* * * 0 * *", "has the day of the month '0'"),
@@ -99,7 +99,7 @@ def test_patterns_that_the_server_cannot_read(pattern: str, says: str):
         (lambda: Schedule.after("9999y", "t"), "before 2262"),
         (lambda: Schedule.after("99999y", "t"), "too long"),
         (lambda: Schedule.at(datetime(2026, 1, 1), "t"), "has no zone"),
-        (lambda: Schedule.cron("@daily", "t", zone="Mars Base"), "is no time zone"),
+        (lambda: Schedule.cron("@daily", "t", zone="Mars Base"), "is not a time zone"),
         (lambda: Outgoing("t", schedule=Schedule.after("1s", "t")), "which is its target, too"),
         (lambda: Outgoing("s", schedule=Schedule.after("1s", "t", source="s")), "which is its source, too"),
         (

@@ -45,7 +45,15 @@ def test_the_version_stands_in_one_place():
     assert PROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "penstock.__version__"}
     source = (ROOT / "src" / "penstock" / "__init__.py").read_text()
     assert tool("release").version_of(source) == penstock.__version__
-    assert (ROOT / "src" / "penstock" / "py.typed").exists()
+    command = tomllib.loads((ROOT / "packages" / "streaming-server" / "pyproject.toml").read_text())
+    assert command["project"]["version"] == penstock.__version__, "the other distribution goes with this one"
+
+
+def test_every_package_is_typed():
+    """Each package that is installed says so to type checkers, and the wheel takes the file along."""
+    for package in ("penstock", "pyspark_nats"):
+        assert (ROOT / "src" / package / "py.typed").exists()
+        assert "py.typed" in PROJECT["tool"]["setuptools"]["package-data"][package]
 
 
 def test_extras_are_what_the_code_says():
@@ -56,6 +64,16 @@ def test_extras_are_what_the_code_says():
         if extra != "all":
             names = [re.match(r"[\w-]+", line)[0] for line in lines]
             assert tuple(IMPORTED.get(name, name) for name in names) == EXTRAS[extra]
+
+
+def test_extras_are_told_to_users():
+    """The page of the installation has a row for each extra, with the packages that it brings."""
+    page = (ROOT / "docs" / "howto" / "install.md").read_text()
+    for extra, lines in PROJECT["project"]["optional-dependencies"].items():
+        row = re.search(rf"^\| `{extra}` \| (.*?) \|", page, re.MULTILINE)
+        assert row is not None, extra
+        if extra != "all":
+            assert row[1].split(", ") == [re.match(r"[\w-]+", line)[0] for line in lines]
 
 
 def test_what_is_missing_is_one_sentence(monkeypatch: pytest.MonkeyPatch):
@@ -135,7 +153,27 @@ def test_notes_are_the_section_of_the_version():
     assert notes(log, "0.1.0", draft=False) == "- one"
     assert notes(log, "0.1.0", draft=True) == "### Added\n\n- new"
     assert notes(log, "0.2", draft=False) is None
-    assert notes("## Unreleased\n\n## 0.1.0\n- one", "0.1.0", draft=True) is None
+    assert notes("## Unreleased\n\nNothing yet.\n\n## 0.1.0\n- one", "0.1.0", draft=True) == "- one"
+    assert notes("## Unreleased\n\n## 0.2.0\n- two", "0.1.0", draft=True) is None
+    assert notes((ROOT / "CHANGELOG.md").read_text(), penstock.__version__, draft=True), "there is something to tell"
+
+
+@pytest.mark.parametrize(
+    ("log", "lacks"),
+    [
+        ("## Unreleased\n\nNothing yet.\n\n## 0.2.0 - 2026-11-16\n\n- two\n", []),
+        ("## Unreleased\n\n- new\n\n## 0.2.0 - 2026-11-16\n\n- two\n", ["Unreleased"]),
+        ("## Unreleased\n\n- new\n\n## 0.2.0\n\n- two\n", ["no date", "Unreleased"]),
+        ("## Unreleased\n\n- new\n\n## 0.1.0 - 2026-11-16\n\n- one\n", ["no section for 0.2.0"]),
+    ],
+)
+def test_a_version_is_published_with_all_that_is_told_of_it(log: str, lacks: list[str]):
+    """The section of a version has a date, and nothing is left for a version to come; a draft may lack both."""
+    untold = tool("release").untold
+    told = untold(log, "0.2.0", draft=False)
+    assert len(told) == len(lacks)
+    assert all(lack in sentence for lack, sentence in zip(lacks, told, strict=True))
+    assert untold(log, "0.2.0", draft=True) == []
 
 
 def test_the_bill_of_a_wheel(tmp_path: Path):

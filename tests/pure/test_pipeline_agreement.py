@@ -227,7 +227,7 @@ def test_a_replay_writes_to_its_own_streams_alone(stream: str):
     """Whatever the files say: the stream of the live pipeline, or any other that --into does not name, is refused."""
     REPLAY.check_write("V2")
     REPLAY.check_write(None)
-    with pytest.raises(InputError, match=rf"would write to {stream}, which is none of its own streams.*target\("):
+    with pytest.raises(InputError, match=rf"would write to {stream}, which is not one of its own streams.*target\("):
         REPLAY.check_write(stream)
     with pytest.raises(InputError, match="none of its own"):
         PipelineReplay().check_write(stream)

@@ -143,7 +143,7 @@ def test_a_sudden_end_is_told_by_its_signal():
     """A process that says nothing at its end is told by what ended it."""
     assert ended_by(-9) == "was ended by SIGKILL"
     assert ended_by(-15) == "was ended by SIGTERM"
-    assert ended_by(137) == "ended without a word (status 137)"
+    assert ended_by(137) == "ended without a message (status 137)"
 
 
 def test_a_run_that_did_not_start_can_be_closed(project: Project):

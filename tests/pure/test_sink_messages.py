@@ -49,7 +49,7 @@ def test_every_option_has_a_field():
     ("given", "message"),
     [
         ({}, "No stream is named"),
-        ({"stream": "a.b"}, "no name of a stream"),
+        ({"stream": "a.b"}, "not a name of a stream"),
         ({"stream": "S", "guarantee": "perhaps"}, "exactly-once, at-least-once"),
         ({"stream": "S", "garantee": "exactly-once"}, "Did you mean guarantee"),
         ({"stream": "S", "atomicRows": "1000"}, "999"),
@@ -123,11 +123,14 @@ def test_subject_from_column_option_and_template():
         ({"data": [b"a", None], "subject": ["orders.a"] * 2}, "data is null"),
         ({"data": [b"a", b"b"], "subject": ["orders.a", None]}, "subject is null"),
         ({"data": [b"a", b"b"], "subject": ["orders.a", "other.b"]}, "ORDERS takes orders.>"),
-        ({"data": [b"a", b"b"], "subject": ["orders.a", "orders b"]}, "no subject to publish to"),
-        ({"data": [b"a", b"b"], "subject": ["orders.a", "orders.*"]}, "no subject to publish to"),
+        ({"data": [b"a", b"b"], "subject": ["orders.a", "orders b"]}, "not a subject to publish to"),
+        ({"data": [b"a", b"b"], "subject": ["orders.a", "orders.*"]}, "not a subject to publish to"),
         ({"data": [b"a", b"b" * 2000], "subject": ["orders.a"] * 2}, "2000 bytes"),
         ({"data": [b"a", b"b"], "subject": ["orders.a"] * 2, "headers": [{}, {"a": ["x\r\ny"]}]}, "line break"),
-        ({"data": [b"a", b"b"], "subject": ["orders.a"] * 2, "headers": [{}, {"a b": ["x"]}]}, "no name of a header"),
+        (
+            {"data": [b"a", b"b"], "subject": ["orders.a"] * 2, "headers": [{}, {"a b": ["x"]}]},
+            "not a name of a header",
+        ),
     ],
 )
 def test_bad_rows_are_named(columns, column):

@@ -63,7 +63,7 @@ def test_the_state_is_frozen():
 )
 def test_a_foreign_state_is_refused(state: bytes):
     """What is no state of ours gives a sentence."""
-    with pytest.raises(InputError, match="no message in chunks"):
+    with pytest.raises(InputError, match="not a message in chunks"):
         Open.from_bytes(state, 100)
 
 

@@ -148,7 +148,7 @@ def test_ddl_is_read_as_spark_reads_it(text: str, expected: Any):
         ("id BIGINT, ", "ends too early"),
         ("a STRUCT<>", "cannot be read"),
         ("a ARRAY<STRING", "ends too early"),
-        ("a MAP<INT, STRING>", "keys are no strings"),
+        ("a MAP<INT, STRING>", "keys are not strings"),
         ("a DECIMAL(50, 2)", "cannot be"),
         ("a VARIANT", "names the type variant"),
         ("a STRING; DROP", "cannot be read"),

@@ -116,5 +116,5 @@ def test_obfuscated_names_are_looked_up(run: Callable[..., Done], tmp_path: Path
     file.write_text(json.dumps({**told, "map": {hidden[0]: "others"}}))
     assert "was changed" in run("backup", "lookup", str(file), "x", status=2).stderr
     file.write_text("[]")
-    assert "no key file" in run("backup", "lookup", str(file), "x", status=2).stderr
+    assert "not a key file" in run("backup", "lookup", str(file), "x", status=2).stderr
     assert "cannot be read" in run("backup", "lookup", str(tmp_path / "none"), "x", status=2).stderr

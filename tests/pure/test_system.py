@@ -155,7 +155,7 @@ PEER = {"name": "n2", "current": True, "active": 1_000_000}
         (stream(), {"msgs_warn": 5, "msgs_critical": 4}, "WARNING", "5 messages"),
         (stream(), {"subjects_critical": 2}, "CRITICAL", "2 subjects"),
         (stream(), {"peer_expect": 3}, "CRITICAL", "no peers"),
-        (stream(), {"lag_critical": 1}, "CRITICAL", "no mirror"),
+        (stream(), {"lag_critical": 1}, "CRITICAL", "not a mirror"),
         (replicated(PEER, PEER), {}, "OK", "3 peers"),
         (replicated(PEER), {"peer_expect": 3}, "CRITICAL", "2 peers, and not 3"),
         (replicated(PEER, leader=""), {}, "CRITICAL", "no leader"),

@@ -231,12 +231,12 @@ def test_nulls(name: str) -> None:
 @pytest.mark.parametrize(
     ("row", "kind", "says"),
     [
-        ({"subject": "s. a"}, LocalProtocolError, "is no subject"),
-        ({"subject": "s.a\r\nPUB s.b 0\r\n"}, LocalProtocolError, "is no subject"),
+        ({"subject": "s. a"}, LocalProtocolError, "is not a subject"),
+        ({"subject": "s.a\r\nPUB s.b 0\r\n"}, LocalProtocolError, "is not a subject"),
         ({"subject": "s.*"}, LocalProtocolError, "wildcards"),
         ({"subject": "other"}, InputError, "Row 11: Subject 'other' is not of this stream, which has s.>"),
         ({"subject": None}, InputError, "Row 11 has no subject"),
-        ({"headers": [("a b", ["c"])]}, LocalProtocolError, "is no name for a header"),
+        ({"headers": [("a b", ["c"])]}, LocalProtocolError, "is not a name for a header"),
         ({"headers": [("A", ["b\r\nC: d"])]}, LocalProtocolError, "line break"),
         ({"headers": [("A", [None])]}, InputError, "null among its values"),
         ({"headers": [("Nats-Batch-Id", ["x"])]}, InputError, "server's batches"),

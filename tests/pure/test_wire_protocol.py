@@ -320,7 +320,7 @@ def test_illegal_subjects_are_not_sent(wire: Any, subject: str) -> None:
         lambda: wire.protocol.publish("a", b"", subject),
         lambda: wire.protocol.subscribe(subject, 1),
     ):
-        with pytest.raises(LocalProtocolError, match="is no subject"):
+        with pytest.raises(LocalProtocolError, match="is not a subject"):
             attempt()
 
 

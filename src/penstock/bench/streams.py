@@ -24,7 +24,7 @@ from penstock.wire.jetstream.answers import read_ack
 
 __all__ = ["publish", "publish_sync"]
 
-_ROWS = 8192  # rows of an Arrow batch, where the way of publishing leaves it to us
+_ROWS = 8192  # rows of an Arrow batch, if the way of publishing leaves it to us
 _BYTES = 8 * 1024 * 1024
 _HEADERS = pa.map_(pa.string(), pa.list_(pa.string()))
 

@@ -137,15 +137,15 @@ def _bound(value: int | None, name: str) -> int:
 
 
 def bucket_of(stream: str) -> str | None:
-    """Give the bucket whose stream this is, by its name; None if it is none."""
+    """Give the bucket whose stream this is, by its name; None if it is not the stream of one."""
     return stream.removeprefix(_PREFIX) if stream.startswith(_PREFIX) and len(stream) > len(_PREFIX) else None
 
 
 def check_is_bucket(bucket: str, config: Stream) -> None:
-    """Refuse a stream that has the name of a bucket and is none."""
+    """Refuse a stream that has the name of a bucket and is not one."""
     if config.max_msgs_per_subject < 1:
         raise InputError(
-            f"Stream {config.name} is no bucket: it keeps every message of a subject.",
+            f"Stream {config.name} is not a bucket: it keeps every message of a subject.",
             remedy=f"Delete it, or give it max_msgs_per_subject from 1 to {MOST_HISTORY}, to use {bucket} as a bucket.",
         )
 

@@ -291,7 +291,7 @@ class KeyValue:
             ack = await self._client.jetstream().publish(subject, _checked(value), headers=headers or None)
         except NoRespondersError as error:
             raise NoRespondersError(
-                f"Nobody takes values for bucket {self.bucket}.",
+                f"No stream takes values for bucket {self.bucket}.",
                 remedy="Was it deleted, or is JetStream off?",
                 **error.facts,
             ) from None
@@ -336,7 +336,7 @@ def _edited(bucket: str, info: StreamInfo, fields: Mapping[str, Any]) -> Stream:
         update["duplicate_window"] = changed.duplicate_window
     if "mirror" in fields:
         if fields["mirror"] is not None:
-            raise InputError("A bucket that is there becomes no mirror.", remedy="Make a new one.")
+            raise InputError("A bucket that is there cannot become a mirror.", remedy="Make a new one.")
         if info.config.mirror is not None:
             update |= {"mirror": None, "mirror_direct": False, "subjects": changed.subjects}
     return info.config.changed(**update)

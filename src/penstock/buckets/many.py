@@ -76,4 +76,4 @@ def _pair(pair: object) -> tuple[str, bytes]:
         key, value = pair
         if isinstance(value, bytes | bytearray | memoryview):
             return key, bytes(value)
-    raise InputError("A value to put is no pair of a key and bytes.", remedy='Give pairs such as ("key", b"value").')
+    raise InputError("A value to put is not a pair of a key and bytes.", remedy='Give pairs such as ("key", b"value").')

@@ -95,7 +95,7 @@ class Descriptions:
         """Read a message that describes an object."""
         name = name_of(self.held, subject)
         if name is None:
-            what = f"Bucket {self._bucket} describes an object on {subject}, which is the subject of none."
+            what = f"Bucket {self._bucket} describes an object on {subject}, which is not the subject of any object."
             raise RemoteProtocolError(what, remedy=f"Purge that subject of stream {self._stream}.")
         return ObjectInfo.from_message(self._bucket, name, payload, time=time, sequence=sequence)
 
@@ -119,7 +119,7 @@ class Descriptions:
                     seen = await self.look(info.name)
             else:
                 what = f"Object {info.name!r} of bucket {self._bucket} was changed by others {_TIMES} times meanwhile."
-                raise JetStreamError(what, remedy="Who writes it all the time?")
+                raise JetStreamError(what, remedy="Find out what else writes it, and try again.")
         except PenstockError as error:
             # If nobody knows, it may still come, and would be without its bytes.
             if chunks and not doubts and judge(error) is not Verdict.UNKNOWN:

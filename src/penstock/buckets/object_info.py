@@ -132,7 +132,7 @@ class ObjectInfo:
         try:
             found = cls.from_json(read_json(payload))
         except RemoteProtocolError as error:
-            what = f"Object {name!r} of bucket {bucket} is described by something that is no description: {error.what}"
+            what = f"Object {name!r} of bucket {bucket} has a description that cannot be read: {error.what}"
             raise RemoteProtocolError(what, remedy="Put the object again, or delete it.") from None
         if found.name != name:
             what = f"Object {name!r} of bucket {bucket} is described as {found.name!r}."
@@ -178,14 +178,14 @@ def _read_headers(content: Mapping[str, Any]) -> dict[str, list[str]]:
     found = part(content, "headers") if content.get("headers") is not None else {}
     headers = {name: [values] if isinstance(values, str) else values for name, values in found.items()}
     if not all(isinstance(values, list) and all(isinstance(v, str) for v in values) for values in headers.values()):
-        raise RemoteProtocolError("The headers of an object are no lists of texts.")
+        raise RemoteProtocolError("The headers of an object are not lists of texts.")
     return headers
 
 
 def _read_texts(content: Mapping[str, Any], name: str) -> dict[str, str]:
     found = part(content, name) if content.get(name) is not None else {}
     if not all(isinstance(value, str) for value in found.values()):
-        raise RemoteProtocolError(f"The {name} of an object are no texts.")
+        raise RemoteProtocolError(f"The {name} of an object are not texts.")
     return found
 
 
@@ -195,7 +195,7 @@ def check_headers(headers: Mapping[str, str | Iterable[str]] | None) -> dict[str
     try:
         encode_headers(made)
     except (LocalProtocolError, TypeError) as error:
-        what = error.what if isinstance(error, LocalProtocolError) else "the values are no texts."
+        what = error.what if isinstance(error, LocalProtocolError) else "the values are not texts."
         raise InputError(f"A header of the object cannot be used: {what}", remedy="Give texts by name.") from None
     return made
 
@@ -204,7 +204,7 @@ def check_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
     """Give the metadata of an object or a bucket; refuse what is no text."""
     made = dict(metadata or {})
     if not all(isinstance(item, str) for pair in made.items() for item in pair):
-        raise InputError("The metadata are no texts by name.", remedy="Give texts, such as str(value).")
+        raise InputError("The metadata are not texts by name.", remedy="Give texts, such as str(value).")
     return made
 
 

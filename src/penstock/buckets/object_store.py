@@ -91,7 +91,7 @@ class ObjectStore:
         if status.mirror is not None:
             store._descriptions.held = status.mirror
         elif not status.is_bucket:
-            what = f"The stream {store.stream} is no object bucket: it does not take {description_subjects(bucket)}."
+            what = f"Stream {store.stream} is not an object bucket: it does not take {description_subjects(bucket)}."
             raise InputError(what, remedy="Use it as a stream, or choose another bucket.")
         return store
 

@@ -105,7 +105,7 @@ def format_digest(digest: bytes) -> str:
 
 
 def read_digest(text: str) -> bytes | None:
-    """Read a digest of a description; None if it is none."""
+    """Read a digest of a description; None if it is not one that we know."""
     if text[: len(DIGEST)].upper() != DIGEST:
         return None
     try:

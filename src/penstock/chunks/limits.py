@@ -45,7 +45,7 @@ def check_subject(subject: str) -> str:
     """Refuse what is no subject to publish on."""
     if not isinstance(subject, str) or not _SUBJECT.fullmatch(subject):
         raise InputError(
-            f"{subject!r} is no subject to publish on.", remedy="Write words joined by dots, without wildcards."
+            f"{subject!r} is not a subject to publish on.", remedy="Write words joined by dots, without wildcards."
         )
     return subject
 

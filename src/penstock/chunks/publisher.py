@@ -92,7 +92,7 @@ class _Publishing:
         except Exception as error:
             confirmed = await sender.confirmed()
             unusable = isinstance(error, InputError) and not sender.started
-            # The subject of a denial is another one where the server maps it: then others may have got their part.
+            # The subject of a denial is another one if the server maps it: then others may have got their part.
             denied = isinstance(error, DeniedError) and error.subject in (subject, f"{subject}.{message_id}")
             if unusable or (denied and not confirmed):
                 raise  # nobody has anything of it

@@ -125,7 +125,7 @@ def _checked(piece: Any) -> Buffer:
     if not isinstance(piece, bytes | bytearray | memoryview):
         kind = "text" if isinstance(piece, str) else type(piece).__name__
         raise InputError(
-            f"The payload gave {kind} where bytes were expected.",
+            f"The payload gave {kind} instead of bytes.",
             remedy='Open files with "rb", and give iterables of bytes.',
         )
     return piece

@@ -73,7 +73,7 @@ class Unfinished:
     def victim(self, asking: Assembly, *, on_disk: bool = False) -> Assembly | None:
         """Give the one that goes first, so that `asking` has room: None if nobody came less far, or waited so long.
 
-        Where the disk is full, only a message on disk makes room.
+        If the disk is full, only a message on disk makes room.
         """
 
         def fits(item: Assembly) -> bool:

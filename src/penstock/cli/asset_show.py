@@ -43,7 +43,7 @@ def info_json(info: StreamInfo | ConsumerInfo) -> dict[str, Any]:
 
 
 def is_internal(stream: str) -> bool:
-    """Tell whether a stream is only where something else keeps its data."""
+    """Tell whether a stream only keeps the data of something else."""
     return stream.startswith(tuple(_BUCKETS))
 
 

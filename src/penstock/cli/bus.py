@@ -48,7 +48,7 @@ async def call(
     if not colon:
         name, number = queue, "0"
     if not re.fullmatch(r"[0-9]{1,5}", number):
-        raise InputError(f"{number!r} is no partition.", remedy="Write QUEUE:NUMBER, such as orders:3.")
+        raise InputError(f"{number!r} is not a partition.", remedy="Write QUEUE:NUMBER, such as orders:3.")
     request = Request(
         name,
         int(number),
@@ -115,7 +115,7 @@ class _Printer:
 
 
 def _value(data: bytes) -> Any:
-    """Give data as the JSON that it is, as text, or as base64 where it is neither."""
+    """Give data as the JSON that it is, as text, or as base64 if it is neither."""
     try:
         return load_json(data)
     except ValueError:

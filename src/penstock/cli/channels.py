@@ -80,7 +80,7 @@ async def serve(
     ] = False,
     subject_prefix: Prefix = "",
     replicas: Replicas = 1,
-    standby: Annotated[bool, flag("Wait where another gateway serves, and take over when it is gone.")] = False,
+    standby: Annotated[bool, flag("Wait if another gateway serves, and take over when it is gone.")] = False,
     lease: Annotated[str, flag("Silence after which a standby takes over.", "DURATION")] = "10s",
     monitor: Annotated[
         str | None, flag("Monitoring pages, on loopback if no host.", "[HOST:]PORT", "-m", "--monitor")
@@ -289,7 +289,7 @@ async def export(
 ) -> None:
     """Write a channel's messages as JSON lines: sequence, time in nanoseconds, reply, data in base64."""
     if start < 1 or (end is not None and end < start):
-        raise OptionError("--start and --end are no range.", remedy="Give 1 or more, and no less.", option="--start")
+        raise OptionError("--start and --end are not a range.", remedy="Give 1 or more, and no less.", option="--start")
     async with _catalog(ctx, cluster_id) as catalog:
         found = await catalog.channel(channel)
         stop = found.last + 1 if end is None else min(end, found.last + 1)

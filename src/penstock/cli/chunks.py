@@ -118,7 +118,7 @@ async def receive(
 
     check_subjects(subject, literal=stream is not None)
     if not to.is_dir() or not os.access(to, os.W_OK | os.X_OK):
-        raise InputError(f"{to} is no folder that can be written.", remedy="Make it, or name another with --to.")
+        raise InputError(f"{to} is not a folder that can be written.", remedy="Make it, or name another with --to.")
     if stream is None and (durable or message_id):
         raise InputError("--durable and --id are for stored messages.", remedy="Give --persistent STREAM, too.")
     seconds = parse_duration(idle, option="--idle")
@@ -254,7 +254,7 @@ class _Keeper:
 
 
 def _keep(part: PartFile, folder: Path, message_id: str) -> Path:
-    """Give a file the name of its message, or that name with a number where it is taken."""
+    """Give a file the name of its message, or that name with a number if it is taken."""
     number = 0
     while True:
         target = folder / (file_name(message_id) + (f".{number}" if number else ""))

@@ -39,7 +39,7 @@ class ConnectionChoice:
             re.compile(self.closed_reason or "")
         except re.error as error:
             raise InputError(
-                f"--closed-reason is {self.closed_reason!r}, which is no regular expression: {error}.",
+                f"--closed-reason is {self.closed_reason!r}, which is not a regular expression: {error}.",
                 remedy="Check brackets and backslashes.",
             ) from None
         if self.subject is not None:

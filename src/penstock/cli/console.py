@@ -47,7 +47,7 @@ async def console(
         list[str] | None, flag("Monitoring port of a server, such as http://HOST:8222.", "URL", "--monitor")
     ] = None,
     open_browser: Annotated[bool, flag("Open it in a browser.", "--open")] = False,
-    write: Annotated[bool, flag("Let those act who have the second address.", "--write")] = False,
+    write: Annotated[bool, flag("Let those who have the second address change things.", "--write")] = False,
     audit: Annotated[Path | None, flag("Add a line for each act to this file, too.", "FILE")] = None,
 ) -> None:
     """Serve a web console that shows streams, consumers, lag, messages, pipelines and transfers.
@@ -116,7 +116,7 @@ def _sight(
 
 
 def find_pipelines(folders: list[str] | None) -> list[Project]:
-    """Load the pipelines that are named, or the one in this folder where there is one."""
+    """Load the pipelines that are named, or the one in this folder if there is one."""
     if not folders and not any(Path(name).is_file() for name in ("spark-pipeline.yaml", "spark-pipeline.yml")):
         return []
     from penstock.pipelines.project import Project

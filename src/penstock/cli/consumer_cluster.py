@@ -80,7 +80,7 @@ async def evacuate(
         info = await picked_consumer(client, stream, name)
         whose, there = f"Consumer {info.stream} > {info.name}", peers.peers_of(info.placed)
         if not there:
-            raise InputError(f"{whose} is in no cluster.", remedy="Its one server has it all.")
+            raise InputError(f"{whose} is in no cluster.", remedy="One server holds it: there is nothing to move.")
         peer = peer or pick("server", there)
         if peer not in there:
             raise InputError(f"{peer} does not carry {whose}.", remedy=f"Those that do are {', '.join(there)}.")

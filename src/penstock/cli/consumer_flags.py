@@ -51,7 +51,7 @@ def _share(text: str, option: str) -> str | None:
 
 @flag_table
 class ConsumerFlags:
-    """What was said on the command line; None where nothing was."""
+    """What was said on the command line; None if nothing was."""
 
     ack: str | None = table_flag("How messages are acked.", "explicit|all|none|flow_control", to="ack_policy")
     bps: int | None = table_flag("Most bits a second to push.", to="rate_limit_bps")
@@ -61,18 +61,18 @@ class ConsumerFlags:
         "Its shortest wait; 1m by default.", "DURATION", default="1m", show_default=False, to=""
     )
     backoff_max: str = table_flag(
-        "Where it leads to; 20m by default.", "DURATION", default="20m", show_default=False, to=""
+        "Its longest wait; 20m by default.", "DURATION", default="20m", show_default=False, to=""
     )
     deliver: str | None = table_flag(
         "Where to begin: all, new, last, subject, a sequence, 1h, a time.", "POLICY", to=""
     )
     deliver_group: str | None = table_flag("Push to members of this queue group.", "GROUP")
     description: str | None = table_flag("A sentence for people.")
-    ephemeral: bool = table_flag("Let it go when nobody uses it.", default=False, to="")
+    ephemeral: bool = table_flag("Let the server remove it when nobody uses it.", default=False, to="")
     filter: list[str] | None = table_flag("Only these subjects; repeat, or use commas.", "SUBJECT", to="")
     flow_control: bool | None = table_flag("Push no faster than is read.")
     heartbeat: str | None = table_flag(
-        "Show life so often while pushing nothing.", "DURATION", to="idle_heartbeat", read=_time
+        "Send a heartbeat so often while there is nothing to push.", "DURATION", to="idle_heartbeat", read=_time
     )
     headers_only: bool | None = table_flag("Leave payloads out.")
     inactive_threshold: str | None = table_flag("How long it lives unused.", "DURATION", read=_time)
@@ -134,7 +134,8 @@ def _backoff(flags: ConsumerFlags) -> list[float]:
     high = parse_duration(flags.backoff_max, option="--backoff-max")
     if flags.backoff_steps < 1 or high < low or not low:
         raise InputError(
-            f"A linear backoff of {flags.backoff_steps} steps from {flags.backoff_min} to {flags.backoff_max} is none.",
+            f"A linear backoff of {flags.backoff_steps} steps from {flags.backoff_min} to {flags.backoff_max} "
+            "is not possible.",
             remedy="Give a step or more, and the longest wait last.",
         )
     # As the `nats` command has it: the longest wait is where the steps lead to, and none of them.
@@ -180,7 +181,7 @@ def consumer_from(name: str | None, flags: ConsumerFlags, base: dict[str, Any] |
 
 
 def ask_for_consumer(flags: ConsumerFlags) -> ConsumerFlags:
-    """Ask for what `nats consumer add` asks for, where no flag says it."""
+    """Ask for what `nats consumer add` asks for, if no flag says it."""
 
     def filters(text: str) -> list[str]:
         return [text]

@@ -117,7 +117,7 @@ class Criteria:
     leader: str | None = table_flag("Those that this server leads.", "SERVER")
     pinned: bool = table_flag("Those all of whose groups are pinned to a client.", default=False)
     api_level: int | None = table_flag("Those that need this API level, or a higher one.", "LEVEL", min=1)
-    invert: bool = table_flag("Those for which each of these does not hold.", default=False)
+    invert: bool = table_flag("Turn each of these into its opposite.", default=False)
 
     def tests(self) -> list[Callable[[ConsumerInfo], bool]]:
         """Give what must hold of a consumer."""

@@ -206,7 +206,7 @@ class _Reader:
         return None
 
     async def pulled(self, **pulling: Any) -> None:
-        """Read a pull consumer; once more where markers came instead."""
+        """Read a pull consumer; once more if markers came instead."""
         from penstock.jetstream.consume import Deliveries
 
         more = True
@@ -241,7 +241,7 @@ class _Reader:
             except TimeoutError:
                 if beat is not None and limit == beat:
                     what = f"Consumer {self.name} sent no heartbeat for {beat:g} s."
-                    raise DisconnectedError(what, remedy="Is it there, and the server?") from None
+                    raise DisconnectedError(what, remedy="Check that the consumer and the server are there.") from None
                 return
             if is_delivery(message):
                 idle = 0.0

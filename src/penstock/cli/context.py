@@ -228,7 +228,7 @@ def rm(name: Name, force: Force = False) -> None:
 
 
 def select(name: AnyName = None) -> None:
-    """Select the context that is used where nothing else is named."""
+    """Select the context that is used if nothing else is named."""
     from penstock.context_files import context_path, known_contexts, read_context, select_context
 
     if name is None:

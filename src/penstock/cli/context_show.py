@@ -125,7 +125,7 @@ async def connection_row(ctx: typer.Context, name: str, fields: Mapping[str, Any
 
 
 def tell_environment() -> None:
-    """Say which variables have a say beside contexts."""
+    """Say which variables count beside contexts."""
     found = [f"NATS_{name}" for name in (*_OVERRIDE, *_OTHERS) if os.environ.get(f"NATS_{name}")]
     if found:
-        typer.echo(f"The environment has a say, too: {', '.join(found)}.", err=True)
+        typer.echo(f"These variables of the environment count, too: {', '.join(found)}.", err=True)

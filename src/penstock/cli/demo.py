@@ -36,7 +36,7 @@ async def demo(
     documents: Annotated[int, flag("How many scanned documents to send.", min=0, max=10_000)] = 200,
     document_size: Annotated[str, flag("How large a document is, about.", "SIZE")] = "2MB",
     kills: Annotated[int, flag("How often to kill Spark with SIGKILL.", min=0, max=9)] = 1,
-    folder: Annotated[str | None, flag("Where the report goes; artifacts/demo where nothing is said.", "DIR")] = None,
+    folder: Annotated[str | None, flag("Where the report goes; artifacts/demo if nothing is said.", "DIR")] = None,
     keep: Annotated[bool, flag("Leave everything running, Spark too, with the console on it, until Ctrl-C.")] = False,
     open_report: Annotated[bool, flag("Open the report in a browser.", "--open")] = False,
 ) -> None:
@@ -70,7 +70,7 @@ def _place(folder: str) -> Path:
 
 
 def conclude(result: Result, report: Path) -> None:
-    """End with an error where the audit is off."""
+    """End with an error if the audit is off."""
     if not result.ok:
         raise PenstockError("The audit does not add up.", remedy=f"See the table above and {report}.")
 
@@ -89,7 +89,7 @@ class Signals:
         self.say: Callable[[str], None] = typer.echo
         """Where its own words go."""
         self.work: asyncio.Task[Any] | None = None
-        """What is cancelled; None where `stop` is enough, and on the way out."""
+        """What is cancelled; None if `stop` is enough, and on the way out."""
         self._taken = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # `nohup` asks to outlive the terminal
             self._taken.append(signal.SIGHUP)

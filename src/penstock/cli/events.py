@@ -78,7 +78,7 @@ async def _may_hear_servers(here: Staying, *, alone: bool) -> bool:
 
     if await in_system_account(here.client, here.seconds):
         return True
-    what = "Connections that come and go are told to users of the system account alone, and this login is none of them."
+    what = "Connections that come and go are shown to users of the system account alone, and this login is not one."
     if alone:
         raise DeniedError(
             what,
@@ -138,7 +138,7 @@ class _Printer:
             self._pattern = re.compile(pattern, re.IGNORECASE)
         except re.error as error:
             raise InputError(
-                f"--filter is {pattern!r}, which is no regular expression: {error}.",
+                f"--filter is {pattern!r}, which is not a regular expression: {error}.",
                 remedy="Check brackets and backslashes.",
             ) from None
         self._json, self._cloudevent, self._short = json, cloudevent, short

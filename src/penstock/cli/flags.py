@@ -100,7 +100,7 @@ def option_name(name: str) -> str:
 
 
 def field_set(item: dataclasses.Field[Any]) -> str:
-    """Give the field of a configuration that a flag of a table sets; nothing where it sets none by itself."""
+    """Give the field of a configuration that a flag of a table sets; nothing if it sets none by itself."""
     to: str | None = item.metadata["to"]
     return item.name if to is None else to
 

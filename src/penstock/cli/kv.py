@@ -34,7 +34,7 @@ def _buckets(names: list[str], option: str) -> list[str]:
 
 @flag_table
 class BucketFlags:
-    """What was said of a bucket; None where nothing was."""
+    """What was said of a bucket; None if nothing was."""
 
     description: str | None = table_flag("A sentence for people.")
     history: int | None = table_flag("How many values of a key to keep.", min=1, max=64)

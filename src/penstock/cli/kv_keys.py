@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["create", "get", "history", "purge", "put", "revert", "update", "watch"]
 
-Value = Annotated[str | None, argument("The value; standard input where none is given.", "VALUE")]
+Value = Annotated[str | None, argument("The value; standard input if none is given.", "VALUE")]
 Ttl = Annotated[str | None, flag("How long the key lives.", "DURATION")]
 
 _SHOWN = 120  # characters of a value that `get` shows

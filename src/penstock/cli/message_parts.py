@@ -38,7 +38,7 @@ def check_subjects(*subjects: str, literal: bool = False, templates: bool = Fals
 def check_queue(group: str | None) -> None:
     """Refuse a queue group that no server takes before we connect to one."""
     if group is not None and (not group or not group.isprintable() or " " in group):
-        raise InputError(f"The queue group {group!r} is none.", remedy="Write a name without blanks.")
+        raise InputError(f"{group!r} cannot be the name of a queue group.", remedy="Write a name without blanks.")
 
 
 class Template:

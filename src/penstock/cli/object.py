@@ -65,7 +65,7 @@ Progress = Annotated[bool, flag("Show how far it is, on a terminal.")]
 
 @flag_table
 class BucketFlags:
-    """What a bucket is set up with; None where nothing was said."""
+    """What a bucket is set up with; None if nothing was said."""
 
     ttl: str | None = table_flag("How long objects are kept.", "DURATION", read=duration)
     replicas: int | None = table_flag("How many servers keep a copy.", min=1)
@@ -173,7 +173,7 @@ async def put(
 
 def _check_asked(file: Path | None, question: str) -> None:
     if file is None:
-        what = "The bucket has an object of that name, and standard input cannot be asked: it is the new one."
+        what = "The bucket has an object of that name, and standard input is the new object: nobody can be asked."
         raise InputError(what, remedy="Give -f to replace it.")
     confirm(question, force=False)
 
@@ -232,7 +232,7 @@ def file_of(name: str) -> str:
     """Give the file that an object is written to if none is named: the last part of its name, which others chose."""
     found = PurePosixPath(name).name
     if not found or found in (".", "..", "-") or found.startswith(".") or not found.isprintable() or "\\" in found:
-        raise InputError(f"The name {name!r} makes no file name.", remedy="Name a file with -O.")
+        raise InputError(f"{name!r} cannot be used as the name of a file.", remedy="Name a file with -O.")
     return found
 
 

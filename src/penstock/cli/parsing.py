@@ -18,7 +18,7 @@ from penstock.errors import InputError
 
 __all__ = ["Quick", "Verb", "misuse"]
 
-WIDTH = 100  # characters of a line of help, where a terminal is wider
+WIDTH = 100  # characters of a line of help, if a terminal is wider
 _HEADING = re.compile(r"^(Usage:|[A-Z][a-z ]+:$)", re.MULTILINE)
 
 
@@ -78,7 +78,7 @@ class Quick:
         return found
 
     def get_help(self, ctx: Any) -> str:
-        """Give the help; its headings are bold, which typer leaves out where nobody has a terminal."""
+        """Give the help; its headings are bold, which typer leaves out if nobody has a terminal."""
         ctx.max_content_width = WIDTH
         text: str = super().get_help(ctx)  # type: ignore[misc]  # beside a class of typer
         if os.environ.get("TERM") == "dumb" or os.environ.get("NO_COLOR"):

@@ -25,7 +25,7 @@ __all__ = ["new", "replay", "reset", "run", "status", "stop", "switch_"]
 
 Folder = Annotated[str, argument("The folder of the pipeline.", "DIR")]
 Storage = Annotated[str | None, flag("Where its state lives, instead of where the spec says.", "DIR")]
-Master = Annotated[str | None, flag("Where Spark runs its tasks; local[*] where nothing is said.", "URL")]
+Master = Annotated[str | None, flag("Where Spark runs its tasks; local[*] if nothing is said.", "URL")]
 Remote = Annotated[str | None, flag("A Spark Connect server to run on.", "sc://...")]
 
 
@@ -200,7 +200,7 @@ def replay(
         old, equals, other = item.partition("=")
         if not (old and equals and other):
             raise OptionError(
-                f"--into {item!r} is no pair.", remedy="Write --into REVENUE=REVENUE_V2.", option="--into"
+                f"--into {item!r} is not a pair.", remedy="Write --into REVENUE=REVENUE_V2.", option="--into"
             )
         pairs[old] = other
     project = Project.load(folder, storage=storage)
@@ -246,7 +246,7 @@ def switch_(
     from penstock.pipelines.replays import switch, switch_back
 
     if (to is None) == (not back):
-        raise OptionError("Where to switch is not clear.", remedy="Give --to NAME or --back.", option="--to")
+        raise OptionError("It is not said which way to switch.", remedy="Give --to NAME or --back.", option="--to")
     project = Project.load(folder, storage=storage)
     if to is None:
         switch_back(project)

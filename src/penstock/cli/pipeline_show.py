@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["Board", "board", "print_summary"]
 
 COLUMNS = ("Flow", "Status", "#Rows in", "#Rows out", "#Lag", "#Rows/s", "#Last batch", "#State rows", "#State size")
-"""The columns, those that people look at first in front: where there is no room, the last ones are left out."""
+"""The columns, those that people look at first in front: if there is no room, the last ones are left out."""
 _LEAST = 5  # columns that a summary has at least, or each flow becomes a block of lines
 _BAR = 12  # columns that a bar has at least
-_QUIET = 10.0  # seconds between two lines where nobody has a terminal
+_QUIET = 10.0  # seconds between two lines if nobody has a terminal
 _UNKNOWN = "–"
 
 

@@ -73,7 +73,9 @@ class Program:
                 raise self._error("is not run: an argument would have a zero byte in it")
             if word.startswith(b"-") and not template.startswith(b"-") and b"--" not in self._words[:place]:
                 remedy = "If the program takes it, write -- before the template."
-                raise self._error("is not run: the message would give it an option", remedy)
+                raise self._error(
+                    "is not run: a value from the message begins with - and would be taken for an option", remedy
+                )
         environment = {os.fsencode(name): os.fsencode(value) for name, value in os.environ.items()}
         for name, value in (variables or {}).items():
             if len(value) <= MAX_VALUE and b"\0" not in value:

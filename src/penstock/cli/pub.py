@@ -299,6 +299,6 @@ def _outgoing(message: _Message) -> Outgoing:
     for field in ("expect_last_sequence", "expect_last_subject_sequence"):
         if (value := said.pop(field, None)) is not None:
             if not value.isdecimal():
-                raise InputError(f"{value!r} is no sequence.", remedy="Write a number.")
+                raise InputError(f"{value!r} is not a sequence.", remedy="Write a number.")
             numbers[field] = int(value)
     return Outgoing(message.subject, message.data, headers=headers, **said, **numbers)  # type: ignore[arg-type]

@@ -84,7 +84,7 @@ def pick(what: str, names: Sequence[str], *, noun: str | None = None) -> str:
             return text
         if text.isdecimal() and 1 <= int(text) <= len(names):
             return names[int(text) - 1]
-        raise InputError(f"{text!r} is none of them.", remedy="Give a name or a number of the list.")
+        raise InputError(f"{text!r} is not in the list.", remedy="Give a name or a number of the list.")
 
     return ask(f"Which {what}", "1", read)
 
@@ -121,7 +121,7 @@ def number(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise InputError(f"{text!r} is no number.", remedy="Give a whole number, -1 for no limit.") from None
+        raise InputError(f"{text!r} is not a number.", remedy="Give a whole number, -1 for no limit.") from None
 
 
 def yes(text: str) -> bool:
@@ -136,7 +136,7 @@ def one_of(*known: str) -> Callable[[str], str]:
 
     def read(text: str) -> str:
         if text not in known:
-            raise InputError(f"{text!r} is none of them.", remedy=f"Use one of {', '.join(known)}.")
+            raise InputError(f"{text!r} is not one of the answers.", remedy=f"Use one of {', '.join(known)}.")
         return text
 
     return read

@@ -34,7 +34,7 @@ async def reply(
     subject: Annotated[str, argument("Subject to answer on.")],
     body: Annotated[str | None, argument("Answer, with templates; {{Request}} is the request's body.")] = None,
     header: Headers = None,
-    echo: Annotated[bool, flag("Answer with what was asked; so it is without a body and --command.")] = False,
+    echo: Annotated[bool, flag("Answer with the request's body; the default without a body and --command.")] = False,
     command: Annotated[
         str | None,
         flag("Answer with what a program prints; its words may hold {{0}}, {{1}} of the subject, {{Request}}."),

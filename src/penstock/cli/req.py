@@ -39,7 +39,7 @@ async def req(
     send_on: SendOn = "eof",
     templates: Templates = True,
     raw: RawFlag = False,
-    wait: Annotated[bool, flag("Wait for a reply, as always.", "-w", "--wait", hidden=True)] = False,
+    wait: Annotated[bool, flag("Without effect: a reply is always waited for.", "-w", "--wait", hidden=True)] = False,
 ) -> None:
     """Send a request and show what is answered."""
     check_subjects(subject, literal=True, templates=templates)

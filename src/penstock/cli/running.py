@@ -1,4 +1,4 @@
-"""How commands run: connected as the global flags say, and until Ctrl-C where they go on."""
+"""How commands run: connected as the global flags say, and until Ctrl-C if they go on."""
 
 from __future__ import annotations
 

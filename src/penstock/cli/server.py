@@ -45,7 +45,7 @@ class ServerFlags:
     """The server to run; each flag is an option of `penstock.Server`."""
 
     nodes: int = table_flag("1, or 3 for a JetStream cluster on this machine.", default=1)
-    store: Path | None = table_flag("Folder to keep; a temporary one where none is given.", "DIR")
+    store: Path | None = table_flag("Folder to keep; a temporary one if none is given.", "DIR")
     port: int = table_flag("Client port; 0 for a free one.", default=0)
     sync: str = table_flag("Sync before each ack, or every so often.", "always|DURATION", default="always")
     token: str | None = table_flag("Token that clients must give; a generated one otherwise.", "T")
@@ -128,7 +128,7 @@ def _who_finds(context: Path) -> str:
 
     for name in ("NATS_CONTEXT", "NATS_URL"):
         if os.environ.get(name):
-            return f"{name} is set here, and commands go on going where it says; elsewhere, they find this server."
+            return f"{name} is set in this shell, so commands here use that server; in other shells they find this one."
     try:
         chosen = selected_context()
     except ContextError as error:

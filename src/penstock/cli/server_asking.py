@@ -118,7 +118,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def unanswered(got: Gathered) -> list[str]:
-    """Give the servers that did not answer: by name, or how many where nobody told a name."""
+    """Give the servers that did not answer: by name, or how many if nobody told a name."""
     return [*got.missing, *([counted(got.absent, "server")] if got.absent else [])]
 
 

@@ -113,6 +113,7 @@ def pattern(text: str, option: str) -> str:
         re.compile(text.encode())
     except re.error as error:
         raise InputError(
-            f"{option} is {text!r}, which is no regular expression: {error}.", remedy="Check brackets and backslashes."
+            f"{option} is {text!r}, which is not a regular expression: {error}.",
+            remedy="Check brackets and backslashes.",
         ) from None
     return text

@@ -123,11 +123,11 @@ async def health(
     ctx: typer.Context,
     reporting: Reporting,
     limit: Limit = 0,
-    js_enabled: Annotated[bool, flag("Ask that JetStream is on.", "-J", "--js-enabled")] = False,
-    server_only: Annotated[bool, flag("Ask no streams and consumers.", "-S", "--server-only")] = False,
-    account: Annotated[str, flag("Ask this account only.", "NAME")] = "",
-    stream: Annotated[str, flag("Ask this stream only; needs --account.", "NAME")] = "",
-    consumer: Annotated[str, flag("Ask this consumer only; needs --stream.", "NAME")] = "",
+    js_enabled: Annotated[bool, flag("Check only that JetStream is on.", "-J", "--js-enabled")] = False,
+    server_only: Annotated[bool, flag("Do not check streams and consumers.", "-S", "--server-only")] = False,
+    account: Annotated[str, flag("Check this account only.", "NAME")] = "",
+    stream: Annotated[str, flag("Check this stream only; needs --account.", "NAME")] = "",
+    consumer: Annotated[str, flag("Check this consumer only; needs --stream.", "NAME")] = "",
     json: Json = False,
 ) -> None:
     """Show whether servers say that they are healthy, and what is wrong if not."""

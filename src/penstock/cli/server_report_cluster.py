@@ -173,7 +173,7 @@ async def downgrade(
             ("Streams", ("Account", "Stream", "#API level"), _cells(found, "streams", "account", "name")),
             ("Consumers", ("Account", "Stream", "Consumer", "#API level"), consumers),
         ]
-        notes = [] if found else [f"All streams and consumers do with API level {api}."]
+        notes = [] if found else [f"All streams and consumers work with API level {api}."]
         return ServerReport(found, [table for table in tables if table[2]], notes, missing)
 
     await show(ctx, 0, json, report)

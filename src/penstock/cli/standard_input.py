@@ -17,7 +17,7 @@ from penstock.errors import InputError
 
 __all__ = ["Body", "ForceStdin", "SendOn", "bodies", "pieces", "whole_body"]
 
-Body = Annotated[str | None, argument("Body; standard input where none is given.")]
+Body = Annotated[str | None, argument("Body; standard input if none is given.")]
 ForceStdin = Annotated[bool, flag("Take the body from standard input, whatever else is given.")]
 SendOn = Annotated[str, flag("A message for all of standard input, or for each line.", "eof|newline")]
 

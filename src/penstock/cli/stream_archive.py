@@ -40,7 +40,7 @@ def archive(
     ] = "all",
     skip_lost: Annotated[bool, flag("Go on if messages are gone before they were archived; they are noted.")] = False,
     escape: Annotated[bool, flag("Write bytes of subjects and headers that are not UTF-8 as \\xff.")] = False,
-    master: Annotated[str | None, flag("Where Spark runs its tasks; local[*] where nothing is said.", "URL")] = None,
+    master: Annotated[str | None, flag("Where Spark runs its tasks; local[*] if nothing is said.", "URL")] = None,
     show_progress: Annotated[bool, flag("Show how far it is, on a terminal.", "--progress/--no-progress")] = True,
     json: Json = False,
 ) -> None:
@@ -126,7 +126,7 @@ def _spark(archiver: Archiver, master: str | None, held: ExitStack) -> Any:
 
 
 def _children() -> set[int]:
-    """Give the processes that this one has started, where the system says so."""
+    """Give the processes that this one has started, if the system says so."""
     found = (path.read_text().split() for path in Path("/proc/self/task").glob("*/children"))
     return {int(pid) for listed in found for pid in listed}
 

@@ -96,7 +96,7 @@ async def cancel_move(ctx: typer.Context, name: AnyStream = None, force: Force =
 def _chosen(peer: str | None, there: list[str], stream: str) -> str:
     """Give the server that was named, or let somebody choose one that carries the stream."""
     if not there:
-        raise InputError(f"Stream {stream} is in no cluster.", remedy="Its one server has it all.")
+        raise InputError(f"Stream {stream} is in no cluster.", remedy="One server holds it: there is nothing to move.")
     chosen = peer if peer is not None else pick("server", there)
     if chosen not in there:
         raise InputError(f"{chosen} does not carry Stream {stream}.", remedy=f"Those that do are {', '.join(there)}.")

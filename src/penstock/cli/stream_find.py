@@ -34,7 +34,7 @@ class StreamCriteria:
     mirrored: bool = table_flag("That mirror another stream.", default=False)
     leader: str | None = table_flag("Led by this server.", "SERVER")
     api_level: int | None = table_flag("That need this level of the API, or a higher one.", "LEVEL", min=1)
-    invert: bool = table_flag("Turn each of these around.", default=False)
+    invert: bool = table_flag("Turn each of these into its opposite.", default=False)
 
     def check(self) -> None:
         """Refuse what says nothing, before a server is asked."""
@@ -42,7 +42,7 @@ class StreamCriteria:
             try:
                 re.compile(text or "")
             except re.error as error:
-                raise InputError(f"{flag} {text!r} is no regular expression: {error}.", remedy="Mend it.") from None
+                raise InputError(f"{flag} {text!r} is not a regular expression: {error}.", remedy="Mend it.") from None
         for flag, text in (("--idle", self.idle), ("--created", self.created)):
             if text is not None:
                 parse_duration(text, option=flag)

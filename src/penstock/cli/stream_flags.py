@@ -54,7 +54,7 @@ def _apart(text: str) -> Iterator[str]:
 
 @flag_table
 class StreamFlags:
-    """What was said on the command line; None where nothing was."""
+    """What was said on the command line; None if nothing was."""
 
     subjects: list[str] | None = table_flag("Subjects to capture; repeat, or use commas.", read=words)
     description: str | None = table_flag("A sentence for people.")
@@ -174,7 +174,7 @@ def stream_from(name: str, flags: StreamFlags, base: Stream | None = None, **mor
 
 
 def ask_for_stream(flags: StreamFlags) -> StreamFlags:
-    """Ask for what `nats stream add` asks for, where no flag says it."""
+    """Ask for what `nats stream add` asks for, if no flag says it."""
     answers: dict[str, Any] = {}
     if flags.subjects is None and flags.mirror is None and not flags.source:
         answers["subjects"] = ask("Subjects", "", _some_subjects)
@@ -195,7 +195,7 @@ def ask_for_stream(flags: StreamFlags) -> StreamFlags:
         ("deny_purge", "Deny purging (y, n)", "n", yes),
     )
     if answers.get("dupe_window") == "2m0s":
-        answers["dupe_window"] = None  # the server's own default, shorter where the messages live shorter
+        answers["dupe_window"] = None  # the server's own default, shorter if the messages live shorter
     return dataclasses.replace(flags, **answers)
 
 

@@ -143,14 +143,14 @@ async def get(
 
 
 def _check_named(sequence: int | None, remedy: str) -> None:
-    """Refuse a message that is not named, where nobody can be asked."""
+    """Refuse a message that is not named, if nobody can be asked."""
     if sequence is None and not asking():
         raise InputError("Which message?", remedy=remedy)
 
 
 def _sequence(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise InputError(f"{text!r} is no sequence.", remedy="Give a number from 1 on.")
+        raise InputError(f"{text!r} is not a sequence.", remedy="Give a number from 1 on.")
     return int(text)
 
 

@@ -1,7 +1,7 @@
 """Tables that fit the terminal and show what came from outside as it is: never as markup, never as a control code.
 
 A column's name may begin with a mark: `#` for numbers, which stand to the right, `~` for prose, which may wrap. All
-other cells stay whole. Where even that is too wide, each row becomes a block of lines.
+other cells stay whole. If even that is too wide, each row becomes a block of lines.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def make_table(columns: Sequence[str], rows: Iterable[Iterable[object]], width: 
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
-    """Print rows as a table, or as blocks of lines where the terminal is too narrow for it."""
+    """Print rows as a table, or as blocks of lines if the terminal is too narrow for it."""
     from rich import box
 
     cells = [[plain(str(cell)) for cell in row] for row in rows]
@@ -96,7 +96,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Iterable[obje
 
 
 def _widths(columns: Sequence[str], cells: Sequence[Sequence[str]], room: int) -> list[int]:
-    """Give the width of each column; empty where only cut names would fit.
+    """Give the width of each column; empty if only cut names would fit.
 
     Heads wrap between words, and prose wraps; whatever is left goes to them.
     """

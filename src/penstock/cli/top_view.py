@@ -1,7 +1,7 @@
 """What `penstock top` shows: rows of a snapshot, sorted and filtered, in as many columns as fit. Pure.
 
 A view has one column that takes what room is left, and others of a fixed width; those of the highest rank go first
-where a terminal is narrow. What is told in colour is told by a sign, too.
+if a terminal is narrow. What is told in colour is told by a sign, too.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def _troubles(snapshot: Snapshot, marks: Marks, now: float) -> Iterable[Row]:
 
 
 def sparkline(series: Sequence[tuple[float, float]], width: int, now: float, blocks: str = BLOCKS) -> str:
-    """Draw the last minutes of a figure; blank where nobody looked yet. A figure that stays has few samples."""
+    """Draw the last minutes of a figure; blank for the time before the first look. One that stays has few samples."""
     if not series or width < 1:
         return " " * max(0, width)
     span = min(TREND, max(SHORTEST, now - series[0][0]))

@@ -28,7 +28,7 @@ class Entry:
     place: str
     """Its function, as file.function of this folder."""
     summary: str | None = None
-    """The first sentence of its help, where a list is to show it without loading the file."""
+    """The first sentence of its help, if a list is to show it without loading the file."""
     hidden: bool = False
     """Whether lists leave it out."""
 

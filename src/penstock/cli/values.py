@@ -39,7 +39,7 @@ def shifted(text: str, option: str, direction: int) -> datetime:
         return datetime.now(UTC) + direction * timedelta(seconds=parse_duration(text, option=option))
     except OverflowError:
         raise OptionError(
-            f"{option} is {text!r}, which no calendar reaches.",
+            f"{option} is {text!r}, which is out of the range of dates.",
             remedy='Write less, such as "1h" or "30d".',
             option=option,
             value=text,
@@ -57,7 +57,7 @@ def words(texts: Sequence[str], option: str = "") -> list[str]:
 
 
 def opposite(value: bool, option: str) -> bool:
-    """Read a flag that says no where its field says yes."""
+    """Read a flag that means the opposite of its field."""
     return not value
 
 
@@ -79,7 +79,7 @@ def parse_pairs(texts: Sequence[str], option: str) -> dict[str, str]:
     for text in texts:
         found = min((place for place in (text.find("="), text.find(":")) if place > 0), default=-1)
         if found < 0:
-            raise InputError(f"{option} {text!r} is no pair.", remedy="Write key=value.")
+            raise InputError(f"{option} {text!r} is not a pair.", remedy="Write key=value.")
         pairs[text[:found]] = text[found + 1 :]
     return pairs
 

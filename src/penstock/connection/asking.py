@@ -1,6 +1,6 @@
 """One way to ask JetStream, and one policy of patience, for asyncio.
 
-What only asks is asked again where no answer comes: in a cluster nobody answers while a leader is being chosen, and an
+What only asks is asked again if no answer comes: in a cluster nobody answers while a leader is being chosen, and an
 answer can be lost on its way between nodes. With `patience`, what passes by itself is waited out, too: a leader that is
 being chosen, a node that is away, a connection that is being made again. The verdict on each failure is that of
 `wire.jetstream.verdicts`, nobody else's.
@@ -36,7 +36,7 @@ __all__ = ["api_request", "direct_get", "insist", "patiently", "store_frames"]
 
 Answer = TypeVar("Answer")
 
-_FROM_LEADER = 100  # messages that are fetched one by one where a direct get is of no use
+_FROM_LEADER = 100  # messages that are fetched one by one if a direct get is of no use
 
 
 async def api_request(
@@ -80,7 +80,7 @@ async def direct_get(
     """Read messages of a stream from any replica: those that there are, in order, each a payload and a header block.
 
     `body` is a question of `wire.jetstream.direct`. If a mirror answers for the stream, or nothing is there, the leader
-    is asked: it alone knows. DisconnectedError where the connection breaks meanwhile.
+    is asked: it alone knows. DisconnectedError if the connection breaks meanwhile.
     """
     getting = DirectGet(stream, body)
     subject = f"{connection.options.js_prefix}.{names.direct_get(stream)}"
@@ -171,7 +171,7 @@ async def patiently(
 ) -> Answer:
     """Do something that may be done twice, again and again while what goes wrong passes by itself.
 
-    NoRespondersError is raised at once, as where JetStream is off, unless `nobody` says that somebody will be there in
+    NoRespondersError is raised at once, as if JetStream is off, unless `nobody` says that somebody will be there in
     a moment; so is everything on a `connection` that is closed for good. What is left after `seconds` is raised.
     """
     patience = Patience(seconds, nobody=nobody)

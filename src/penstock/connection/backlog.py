@@ -53,7 +53,7 @@ class _Block:
     """A part that waits in memory."""
 
     def __init__(self) -> None:
-        # Huge pages, where there are some: to touch a megabyte in small ones may take longer than to receive it.
+        # Huge pages, if there are some: to touch a megabyte in small ones may take longer than to receive it.
         self._map = mmap.mmap(-1, BLOCK, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             self._map.madvise(mmap.MADV_HUGEPAGE)

@@ -86,7 +86,7 @@ def check_connection(given: object) -> Connection:
     if not isinstance(given, Connection):
         kind = type(given)
         raise InputError(
-            f"{kind.__module__}.{kind.__qualname__} is no connection of Penstock.",
+            f"{kind.__module__}.{kind.__qualname__} is not a connection of Penstock.",
             remedy="Connect with penstock.connect: it takes the options of nats-py's connect, and its result has the "
             "names of nats-py's client.",
         )
@@ -98,7 +98,7 @@ def _one(name: str, foreign: Any, own: Any) -> Any:
         raise InputError(f"{name} is given under two names.", remedy="Leave one of them out.")
     found = foreign if own is None else own
     if found is not None and not is_coroutine_function(found):
-        raise InputError(f"{name} is no coroutine function.", remedy="Give an `async def` function.")
+        raise InputError(f"{name} is not a coroutine function.", remedy="Give an `async def` function.")
     return found
 
 

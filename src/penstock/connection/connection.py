@@ -95,7 +95,7 @@ class Connection(PublishingConnection):
         DeniedError, and the error callback is told.
         """
         if cb is not None and not is_coroutine_function(cb):
-            raise InputError("cb is no coroutine function.", remedy="Give an async function of one message.")
+            raise InputError("cb is not a coroutine function.", remedy="Give an async function of one message.")
         self._check_subscribable()
         return self.subscribed(
             subject,
@@ -123,7 +123,7 @@ class Connection(PublishingConnection):
         pressure. With `lend` the payload is a view of the place that it was received into, and is gone when the
         handler is done: what is to be kept must be copied. `on_end` is called with the reason when no message will
         come any more and nobody here asked for that: the server denies the subscription, or the connection is closed.
-        A `quiet` subscription that is denied is no error to anybody else: it was asked for on the chance.
+        If a `quiet` subscription is denied, only its caller is told: it was a try, and no error of the connection.
         """
 
         def guarded(name: bytes, reply: bytes, payload: Any, block: bytes | None) -> Any:
@@ -133,7 +133,7 @@ class Connection(PublishingConnection):
                     payload.release()  # raises if the handler keeps hold of it
                 return wait
             except Exception as error:  # the connection reads on, whatever is wrong there
-                log.exception("what takes the messages of %s failed", subject)
+                log.exception("The function that takes the messages of %s failed.", subject)
                 self.report(error)
                 return None
 
@@ -220,8 +220,8 @@ class Connection(PublishingConnection):
 
         `make` gives the frames for the reply subject that it gets; `hear` gets payload and header block of every
         answer, tells whether it was the last one, and must not raise; `subjects` are those that the frames go to.
-        Nothing is kept for a later connection: DisconnectedError at once where there is none, or where it breaks before
-        the last answer. DeniedError at once where the server denies one of the subjects, else DeadlineError.
+        Nothing is kept for a later connection: DisconnectedError at once if there is none, or if it breaks before
+        the last answer. DeniedError at once if the server denies one of the subjects, else DeadlineError.
         """
         await self._requests.exchange(make, hear, subjects, timeout)
 

@@ -1,4 +1,4 @@
-"""Keeps a connection up: the first one, pings, and a new one where the old one is gone."""
+"""Keeps a connection up: the first one, pings, and a new one if the old one is gone."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ class Lifeline:
             except PenstockError as failure:  # a certificate or credentials that cannot be read, too, may come back
                 error = failure
             except Exception as failure:  # nothing may end the attempts in silence
-                log.exception("An attempt at %s failed in a way that nobody thought of.", address.url)
+                log.exception("An attempt to connect to %s failed in an unexpected way.", address.url)
                 error = UnreachableError(f"No connection to {address.url}: {failure!r}.", urls=self.options.urls)
             self.servers.failed(address, time.monotonic())
             self._failed(error)

@@ -33,7 +33,7 @@ def as_bytes(text: str) -> bytes:
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise LocalProtocolError(f"{text[:200]!r} is no subject.", remedy="Take lone surrogates out.") from None
+        raise LocalProtocolError(f"{text[:200]!r} is not a subject.", remedy="Take lone surrogates out.") from None
 
 
 def is_lasting(payload: Payload) -> bool:
@@ -49,7 +49,7 @@ def is_lasting(payload: Payload) -> bool:
 
 
 class Msg:
-    """A message: `data` is its payload, `header_block` its headers as they came, None where there are none."""
+    """A message: `data` is its payload, `header_block` its headers as they came, None if there are none."""
 
     __slots__ = ("_connection", "_headers", "_reply", "_subject", "data", "header_block", "sid")
 

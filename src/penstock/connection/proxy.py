@@ -16,14 +16,14 @@ __all__ = ["connect_through"]
 async def connect_through(proxy: SocksProxy, host: str, port: int, urls: tuple[str, ...]) -> socket.socket:
     """Give a socket that a proxy has connected to `host`; the caller sees to the deadline.
 
-    UnreachableError or LoginError, with the proxy's reason, where it has not.
+    UnreachableError or LoginError, with the proxy's reason, if it has not.
     """
     handshake = SocksHandshake(proxy, host, port, urls)
     loop = asyncio.get_running_loop()
     try:
         made = await _connect(proxy)
     except UnicodeError:
-        raise proxy_unreachable(proxy, "that is no host name", urls) from None
+        raise proxy_unreachable(proxy, "that is not a host name", urls) from None
     except OSError as error:
         raise proxy_unreachable(proxy, plain_reason(error).lower(), urls) from None
     try:

@@ -178,7 +178,7 @@ class Requests:
             waiting.future.set_exception(error)
 
     def denied(self, error: DeniedError, inbox: Subscription | None) -> int:
-        """Fail what the server denied: what was sent to the subject of the error, or all where our inbox was denied."""
+        """Fail what the server denied: what was sent to the subject of the error, or all if our inbox was denied."""
         if inbox is not None and inbox is not self.inbox:
             return 0
         concerned = [item for item in self._waiting.values() if inbox is not None or error.subject in item.subjects]

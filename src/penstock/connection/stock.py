@@ -34,7 +34,7 @@ async def connect_nats_py(
     given = gather(url, context, {name: value for name, value in options.items() if name in known})
     if given.tls and not given.tls_first and not given.url.startswith("wss://"):
         raise InputError(
-            "nats-py falls back to plain text where a server offers no TLS, and this connection insists on TLS.",
+            "nats-py falls back to plain text if a server offers no TLS, and this connection insists on TLS.",
             remedy="Use penstock.connect, or set tls_first with a server that has handshake_first.",
         )
     login = credentials.login(given)

@@ -278,7 +278,7 @@ class Subscription:
 async def served(*subscriptions: Subscription, timeout: float = 10.0) -> None:
     """Wait until the server serves subscriptions of one connection: DeniedError if it does not permit one of them.
 
-    Where that fails, they are all ended.
+    If that fails, they are all ended.
     """
     try:
         if subscriptions:

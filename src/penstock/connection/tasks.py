@@ -30,6 +30,6 @@ async def end(tasks: Iterable[asyncio.Future[Any]], *, within: float = 10.0, aga
         _, left = await asyncio.wait(left, timeout=again)
         rounds += 1
         if left and rounds * again >= within:
-            log.warning("%d tasks do not end although they were cancelled for %g s: %r", len(left), within, left)
+            log.warning("%d tasks were cancelled and have not ended after %g s: %r", len(left), within, left)
             break
     await asyncio.gather(*(task for task in wanted if task.done()), return_exceptions=True)

@@ -179,7 +179,7 @@ class Wire(asyncio.BufferedProtocol):
         busy = self._streak >= BUSY or self._loop.time() - self._busy_at < BUSY_SECONDS
         if self._ended_itself and busy and self.session.state is State.OPEN and self.session.last_words is None:
             self.cut_off = True
-            reason += " while much was on its way, as it does where a client reads too slowly"
+            reason += " while much was on its way, as it does if a client reads too slowly"
         self._fail(self._failure or self.session.ended(reason))
 
     def pause_writing(self) -> None:
@@ -265,7 +265,7 @@ class Wire(asyncio.BufferedProtocol):
         try:
             await wait
         except Exception:  # what a taker waits for is its own affair; the reading goes on
-            log.exception("what held up the reading failed")
+            log.exception("The function that held up the reading failed.")
         self._held, self._resting = None, False
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
@@ -276,7 +276,7 @@ class Wire(asyncio.BufferedProtocol):
     # -- receiving ahead ------------------------------------------------------------------------------------------
 
     def _notice_lag(self) -> None:
-        """Begin to receive ahead where the socket is never empty, or others keep us from reading."""
+        """Begin to receive ahead if the socket is never empty, or others keep us from reading."""
         now = self._loop.time()
         late = self._streak >= BUSY and now - self._read_at > BEHIND_SECONDS
         if (late or self._streak >= BEHIND_BYTES) and self._held is None:
@@ -332,7 +332,7 @@ class Wire(asyncio.BufferedProtocol):
     # -- writing --------------------------------------------------------------------------------------------------
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send; nothing happens where the connection is gone, which `on_lost` has told."""
+        """Send; nothing happens if the connection is gone, which `on_lost` has told."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
@@ -404,7 +404,7 @@ class Wire(asyncio.BufferedProtocol):
             self._transport.abort()
 
     async def close(self, within: float) -> int:
-        """Send what is waiting, and close; at once where the peer does not take it in time: give what was not sent."""
+        """Send what is waiting, and close; at once if the peer does not take it in time: give what was not sent."""
         self.on_lost = None
         if self._transport is None:
             return 0
@@ -464,7 +464,7 @@ async def open_wire(wire: Wire, context: Callable[[], ssl.SSLContext], timeout: 
         raise session.broken(error) from None
     except UnicodeError:  # of a host name with a part that is empty or too long
         wire.abort()
-        raise unreachable(session.options, session.url, "that is no host name") from None
+        raise unreachable(session.options, session.url, "that is not a host name") from None
     except OSError as error:
         wire.abort()
         if connecting:

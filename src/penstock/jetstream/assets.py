@@ -254,7 +254,7 @@ async def reset_consumer(client: Connection, stream: str, name: str, sequence: i
         return ConsumerInfo.from_json(await api_request(client, _consumer(names.consumer_reset, stream, name), body))
     except NoRespondersError as error:
         await consumer_info(client, stream, name)  # says what is not there, if that is why
-        what = f"Nobody resets consumer {name} of stream {stream}."
+        what = f"No server answered to reset consumer {name} of stream {stream}."
         raise NoRespondersError(
             what, remedy="Is the server older than 2.14, or a leader missing?", **error.facts
         ) from None

@@ -46,7 +46,7 @@ class BatchAck:
     sequence: int
     """The sequence of its last message."""
     duplicates: int | None
-    """How many of them were there before; None where the server does not say (fast ingest)."""
+    """How many of them were there before; None if the server does not say (fast ingest)."""
 
 
 @dataclass(frozen=True)

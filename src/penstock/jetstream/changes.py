@@ -2,7 +2,7 @@
 
 A field that a declaration leaves open ("the server chooses", such as `ack_wait`) is never a change. What the server
 cannot change is a conflict: the plan names it, and nothing of the plan is applied. What would drop messages is a loss:
-it is applied only where the caller says so.
+it is applied only if the caller says so.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Change", "Plan", "Step", "consumer_step", "own_metadata", "stream_st
 Kind = Literal["stream", "consumer"]
 Action = Literal["create", "update", "delete", "none"]
 
-# Fields of streams and consumers that the server fills where a declaration leaves them open.
+# Fields of streams and consumers that the server fills if a declaration leaves them open.
 _OPEN = {
     "ack_wait",
     "consumer_limits",
@@ -240,11 +240,11 @@ def _conflict(name: str, old: Any, new: Any) -> str | None:
     if name in _ONE_WAY and old and not new:
         return "once set, it stays"
     if name == "retention" and "workqueue" in (old, new):
-        return "the server changes no stream to or from a work queue"
+        return "the server cannot change a stream to or from a work queue"
     if name == "mirror" and new is not None:
         return "a mirror can only be removed"
     if name == "deliver_subject" and not (old and new):
-        return "the server turns no pull consumer into a push consumer, nor back"
+        return "the server cannot turn a pull consumer into a push consumer, or back"
     return None
 
 

@@ -1,7 +1,7 @@
 """`Deliveries`: messages of a pull consumer, with the server's heartbeats watched.
 
 Pull requests are ours, on an inbox of our own: a batch, a time after which it ends, and heartbeats in between. As
-long as a request is out, the server says something at least every heartbeat. Where it does not, or where it says that
+long as a request is out, the server says something at least every heartbeat. If it does not, or if it says that
 leadership moved, we ask whether the consumer is still there and pull anew; a consumer that is gone is an error at
 once, and a server that stays away is one after `patience`. What waits here, unread, is kept alive with progress acks,
 and given back when reading ends. So is the pin of a priority group, and another client goes on at once; one that is

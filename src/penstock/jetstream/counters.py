@@ -111,7 +111,7 @@ class Counters:
         """Refuse an id that was used for something else: what is asked for now is not counted."""
         try:
             message = await assets.get_message(self._client, self.stream, sequence)
-        except NotFoundError:  # limits took it, as they do where a counter keeps its last message only
+        except NotFoundError:  # limits took it, as they do if a counter keeps its last message only
             return
         counted = whole_number(message.headers.get(names.INCREMENT, [""])[-1])
         if (message.subject, counted) != (subject, amount):
@@ -142,7 +142,7 @@ class Counters:
         content = _object(message.data)
         value, sources = whole_number(content.get("val")), _sources(said.get(names.COUNTER_SOURCES, "{}"))
         if value is None or sources is None:
-            raise RemoteProtocolError(f"Message {message.sequence} of stream {self.stream} is no counter.")
+            raise RemoteProtocolError(f"Message {message.sequence} of stream {self.stream} is not a counter.")
         return Counter(
             subject=message.subject,
             value=value,

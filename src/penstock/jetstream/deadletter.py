@@ -1,10 +1,10 @@
-"""Dead letters: messages that no handler could do, kept with why, from where and how often, and put back on demand.
+"""Dead letters: messages that no handler could process, kept with why, from where and how often, to be put back.
 
 A letter is the message itself, with its headers, on `PENSTOCK.DEAD.<stream>.<consumer>.<sequence>` in a stream of its
 own. That stream also captures the server's advisories about messages that were delivered `max_deliver` times, or copies
-them from the stream that captures them already: where a client died with the last delivery, nobody is left to write the
+them from the stream that captures them already: if a client died with the last delivery, nobody is left to write the
 letter, and `collect` writes it from the advisory. The sequence in the subject, and the condition that no letter is
-there yet, keep a message from becoming two letters. Where a letter is there of another message with that sequence,
+there yet, keep a message from becoming two letters. If a letter is there of another message with that sequence,
 because the stream was made anew or restored since, the time when it was stored stands behind the sequence, too.
 
 A letter is put back once. Its message gets an id, by which the stream knows it as long as its duplicate window is; and
@@ -127,7 +127,7 @@ class DeadLetters:
 
     async def _make(self) -> None:
         replicas = (await assets.stream_info(self._client, self.stream)).config.num_replicas
-        about = f"Messages of {self.stream} that no handler could do."
+        about = f"Messages of {self.stream} that no handler could process."
         made = Stream(name=self.dead, subjects=[self._letters], num_replicas=replicas, description=about)
         others = await assets.streams(self._client, subject=self._advisories)
         if not others:
@@ -263,7 +263,7 @@ class DeadLetters:
             what = f"There is no dead letter {number} in {self.dead}."
             raise NotFoundError(what, remedy="It was put back or removed before.", **error.facts) from None
         if not covers(f"{LETTERS}.{self.stream}.*.*", message.subject):
-            what = f"Message {number} of {self.dead} is no dead letter of {self.stream}."
+            what = f"Message {number} of {self.dead} is not a dead letter of {self.stream}."
             raise InputError(what, remedy="Choose one of those that are listed.")
         return read_letter(number, message)
 
@@ -356,8 +356,8 @@ class DeadLetters:
         if same and kept:
             return None
         raise PenstockError(
-            f"Dead letter {letter.number} of {self.stream} was begun to be put back at {format_time(told.time)}, and "
-            f"nobody can tell whether it was stored: stream {target.name} no longer has all messages since then.",
+            f"Dead letter {letter.number} of {self.stream} may have been put back already: an attempt began at "
+            f"{format_time(told.time)}, and stream {target.name} no longer has all messages since then.",
             remedy="Ask those who read the stream. `penstock consumer redeliver --again` puts it back all the same.",
         )
 
@@ -388,7 +388,7 @@ class DeadLetters:
                 message = await assets.get_message(self._client, self.dead, number, next_for=subject)
             except NotFoundError as error:
                 if error.err_code == names.STREAM_NOT_FOUND:
-                    remedy = f"Nothing of {self.stream} has died yet, or name the stream with --dead."
+                    remedy = f"No message of {self.stream} became a dead letter yet; or name the stream with --dead."
                     what = f"There is no dead-letter stream {self.dead}."
                     raise NotFoundError(what, remedy=remedy, **error.facts) from None
                 return

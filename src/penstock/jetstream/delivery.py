@@ -4,7 +4,7 @@ The place is in the reply subject:
 
     $JS.ACK.<stream>.<consumer>.<delivered>.<stream sequence>.<consumer sequence>.<time>.<pending>
 
-with <domain>.<account> before the stream where the server speaks of domains. The answers are small bodies sent there:
+with <domain>.<account> before the stream if the server speaks of domains. The answers are small bodies sent there:
 `+ACK`, `-NAK {"delay": ns}`, `+WPI`, `+NXT {...}`, `+TERM reason`.
 """
 
@@ -173,7 +173,7 @@ class Delivery(Msg):
     async def ack_next_batch(
         self, count: int, *, wait: str | float = 5.0, no_wait: bool = False, group: str | None = None
     ) -> list[Delivery]:
-        """Say that it is done and ask for the next messages in one step; fewer where no more come in time."""
+        """Say that it is done and ask for the next messages in one step; fewer if no more come in time."""
         seconds = parse_duration(wait, option="wait")
         if seconds <= 0 or count < 1:
             raise InputError("wait and count are more than zero.", remedy="Give some time, such as 5s.")
@@ -212,7 +212,7 @@ class Delivery(Msg):
 
     def _settle(self) -> None:
         if self.settled:
-            raise InputError(f"Message {self.sequence} was answered for already.", remedy="Answer once.")
+            raise InputError(f"Message {self.sequence} was answered already.", remedy="Answer once.")
         self.settled = True
 
     async def _answer(self, body: bytes, timeout: str | float | None = None, *, settles: bool = True) -> None:

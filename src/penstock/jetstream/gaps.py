@@ -35,7 +35,7 @@ async def find_gaps(
     answer = await api_request(client, names.stream_info(stream), {"deleted_details": True})
     deleted = part(answer, "state").get("deleted") or []
     if not isinstance(deleted, list) or not all(isinstance(item, int) for item in deleted):
-        raise RemoteProtocolError("The deleted messages of JetStream's answer are no list of numbers.")
+        raise RemoteProtocolError("The deleted messages of JetStream's answer are not a list of numbers.")
     if progress is not None:
         progress(info.messages)
     return _joined((sequence, sequence) for sequence in sorted(deleted))

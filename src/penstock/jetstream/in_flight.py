@@ -214,7 +214,7 @@ class InFlight:
         self._advancing = False
 
     def _heed(self, subject: str) -> None:
-        """Have messages on a subject fail at once where the server does not permit them."""
+        """Have messages on a subject fail at once if the server does not permit them."""
         if len(self._subjects) >= _SUBJECTS:
             self._denials.close()
             self._subjects.clear()

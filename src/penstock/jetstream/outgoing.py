@@ -43,7 +43,7 @@ class Outgoing:
     data: bytes = b""
     """The payload."""
     id: str | None = None
-    """The `Nats-Msg-Id`: the stream stores it once within its duplicate window. One is made where none is given."""
+    """The `Nats-Msg-Id`: the stream stores it once within its duplicate window. One is made if none is given."""
     headers: Mapping[str, str | Iterable[str]] | None = None
     """Further headers: a value for each name, or several, which are sent in their order."""
     ttl: str | float | None = None

@@ -3,11 +3,11 @@
 Each message has an id, so that a repeat after a lost ack is recognised. In strict order each goes when the one before
 it is stored: right with any stream and any number of writers, and nothing is stored that the caller did not give.
 
-`order="chained"` keeps the same order with many messages on their way: each says which one it expects before it. Where
+`order="chained"` keeps the same order with many messages on their way: each says which one it expects before it. If
 one is lost, the server refuses those behind it, and all of them are sent again, one by one. The server stores what a
 message says of this: such a message cannot be published again with all its headers, by nobody. With other writers on
 the stream the check fails often, and the publisher goes message by message for a while. A replicated stream can check
-the order only where nobody else writes into it (`sole_writer`); without that promise its messages go one by one, and so
+the order only if nobody else writes into it (`sole_writer`); without that promise its messages go one by one, and so
 do counters, and messages of a stream that publishes them again (`republish`).
 
 `order="sent"` leaves all that out: fast, and in order but for what is on its way when something fails. Batches are in

@@ -31,7 +31,7 @@ _RESERVED = (("$JS.>", "$JS.EVENT.>"), ("$JSC.>", ""), ("$NRG.>", ""), ("$SYS.>"
 
 
 def stream_subjects(stream: Stream) -> list[str]:
-    """Give what a stream captures; its own name where it names no subjects and copies nothing."""
+    """Give what a stream captures; its own name if it names no subjects and copies nothing."""
     if stream.subjects or stream.mirror is not None or stream.sources:
         return list(stream.subjects)
     return [stream.name]
@@ -63,7 +63,7 @@ def _stream_faults(stream: Stream) -> Faults:
     yield from _subject_faults("subject", stream.subjects, "ORDERS.new, ORDERS.* or ORDERS.>", overlaps)
     for subject, (reserved, but) in itertools.product(stream.subjects, _RESERVED):
         if overlaps(subject, reserved) and not (but and covers(but, subject)) and not stream.no_ack:
-            what = f"the subject {subject!r} reaches into the server's own {reserved}"
+            what = f"the subject {subject!r} overlaps with the server's own {reserved}"
             yield what, "Choose subjects of your own, or set no_ack."
     yield from _copy_faults(stream)
     if stream.deny_purge and stream.allow_rollup_hdrs:
@@ -102,12 +102,12 @@ def check_streams_together(streams: Iterable[Stream]) -> None:
 
 
 def filters(consumer: Consumer) -> list[str]:
-    """Give the subjects a consumer filters by; none where it gets everything."""
+    """Give the subjects a consumer filters by; none if it gets everything."""
     return [item for item in [consumer.filter_subject, *consumer.filter_subjects] if item]
 
 
 def check_consumer(consumer: Consumer, stream: Stream | None = None) -> None:
-    """Refuse a consumer that the server would refuse; rules between it and its stream where that is given."""
+    """Refuse a consumer that the server would refuse; rules between it and its stream if that is given."""
     whose = f"Consumer {consumer.durable or consumer.name or '(ephemeral)'}"
     _raise_first(whose, _consumer_faults(consumer))
     if stream is not None:

@@ -96,7 +96,7 @@ def parse_event(data: bytes) -> AckSample | Advisory:
             )
         return Advisory(kind.removeprefix(_ADVISORY), content.get("stream"), content.get("consumer"), time, content)
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise RemoteProtocolError(f"This is no event of a NATS server: {data[:60]!r}.") from None
+        raise RemoteProtocolError(f"This is not an event of a NATS server: {data[:60]!r}.") from None
 
 
 @dataclass
@@ -138,7 +138,7 @@ class Figures:
     def percentile(self, share: float) -> float | None:
         """Give the latency that this share (0 to 1) of the last samples did not exceed; None without samples."""
         if not 0 <= share <= 1:
-            raise InputError(f"{share} is no share.", remedy="Give a number from 0 to 1.")
+            raise InputError(f"{share} is not a share from 0 to 1.", remedy="Give a number from 0 to 1.")
         if not self.latencies:
             return None
         ordered = sorted(self.latencies)

@@ -83,7 +83,7 @@ class Schedule:
     ttl: str | float | None = None
     """How long what is published is kept, a second or more, or "never"; the stream must allow message TTLs."""
     zone: str | None = None
-    """The time zone of cron, such as `Europe/Berlin`; UTC where nothing is given."""
+    """The time zone of cron, such as `Europe/Berlin`; UTC if nothing is given."""
     rollup: bool = False
     """Whether what is published replaces everything that the stream held of the target."""
 
@@ -102,7 +102,7 @@ class Schedule:
                 what = f"The schedule {self.pattern!r} has a zone."
                 raise InputError(what, remedy="A zone is for cron; a time has its own.")
             if not _ZONE.fullmatch(self.zone):
-                raise InputError(f"{self.zone!r} is no time zone.", remedy="Write one such as Europe/Berlin.")
+                raise InputError(f"{self.zone!r} is not a time zone.", remedy="Write one such as Europe/Berlin.")
 
     @classmethod
     def at(cls, time: datetime | str, target: str, **more: Any) -> Self:
@@ -184,7 +184,7 @@ def _pattern_fault(pattern: str) -> tuple[str, str] | None:
     if len(fields) == 5:
         return "has five fields, and the server's cron begins with seconds", f"Write 0 {pattern}."
     if len(fields) != len(_FIELDS) or not pattern.isprintable():
-        return "is no schedule", example
+        return "is not a schedule", example
     for field, (name, low, high, words) in zip(fields, _FIELDS, strict=True):
         if not all(_is_range(part, low, high, words) for part in field.split(",")):
             return (

@@ -58,7 +58,7 @@ class Scheduled:
     ttl: str | None
     """How long what is published is kept, as the server reads it."""
     zone: str | None
-    """The time zone of cron; UTC where nothing is given."""
+    """The time zone of cron; UTC if nothing is given."""
     rollup: bool
     """Whether what is published replaces everything that the stream held of the target."""
     data: bytes

@@ -142,7 +142,11 @@ def _told(path: Path, what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = "Is there room, and may we? Nothing of it is kept." if what == "written" else "May we read it?"
+        remedy = (
+            "Check that there is room, and that this user may write there. Nothing of it is kept."
+            if what == "written"
+            else "Check that this user may read it."
+        )
         raise PenstockError(f"{path} cannot be {what}: {error.strerror}.", remedy=remedy) from None
 
 

@@ -235,7 +235,7 @@ async def apply(client: Connection, topology: Topology, *, prune: bool = False, 
     """Make the server's streams and consumers those of the topology; give what was done.
 
     A plan with a conflict, or one that would drop messages without `may_lose_data`, is refused before anything is
-    changed. Where the server refuses a step in the middle, the error says which steps are done.
+    changed. If the server refuses a step in the middle, the error says which steps are done.
     """
     made = await plan(client, topology, prune=prune)
     made.check(may_lose_data=may_lose_data)

@@ -38,7 +38,7 @@ _SHOWN = 60  # characters of a value that an error shows
 
 
 def form_of(path: PurePath) -> Form:
-    """Tell the form of a file by the end of its name; TOML where that says nothing."""
+    """Tell the form of a file by the end of its name; TOML if that says nothing."""
     return FORMS.get(path.suffix.lower(), "toml")
 
 
@@ -52,7 +52,7 @@ def read_form(text: str, form: Form) -> dict[str, Any]:
     except RecursionError:
         raise InputError("Lists and tables are nested too deep.", remedy="A topology has a few levels.") from None
     if not isinstance(content, dict):
-        raise InputError("The topology is no table.", remedy="Begin with streams, and the streams by name below it.")
+        raise InputError("The topology is not a table.", remedy="Begin with streams, and the streams by name below it.")
     return content
 
 
@@ -78,7 +78,7 @@ def _read_json(text: str) -> Any:
         return table
 
     def no_number(written: str) -> NoReturn:
-        raise InputError(f"{written} is no number.", remedy="Write one with digits.")
+        raise InputError(f"{written} is not a number.", remedy="Write one with digits.")
 
     try:
         return json.loads(text, object_pairs_hook=once, parse_constant=no_number)
@@ -211,7 +211,7 @@ class _Values:
         for key, value in node.value:
             if key.id != "scalar" or key.tag not in (_PLAIN, _STR) or not key.value or key.value == "<<":
                 shown = _short(key.value) if key.id == "scalar" else "a list or a table"
-                _refuse(key, f"{shown} is no name of a field", "Write names as text; tables are not merged.")
+                _refuse(key, f"{shown} is not a name of a field", "Write names as text; tables are not merged.")
             if key.value in seen:
                 first = seen[key.value].start_mark.line + 1
                 _refuse(key, f"{_short(key.value)} stands twice, first in line {first}", "Leave one of them out.")

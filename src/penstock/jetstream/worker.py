@@ -39,7 +39,7 @@ __all__ = ["Reject", "Worker", "WorkerCounts"]
 log = logging.getLogger("penstock.jetstream")
 
 _REMEMBERED = 10_000  # messages whose handler succeeded, in case one comes again
-_BACKOFF = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # where the consumer has none
+_BACKOFF = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # if the consumer has none
 
 
 class Reject(Exception):
@@ -162,7 +162,7 @@ class Worker:
             log.error(lost, self.counts.missed, info.stream, info.delivered.stream + 1, first, info.name)
 
     async def _hear_of_losses(self) -> None:
-        """Say which messages ran out of deliveries, of any worker of the consumer, where nobody keeps them."""
+        """Say which messages ran out of deliveries, of any worker of the consumer, if nobody keeps them."""
         stream, consumer = self._deliveries.stream, self._deliveries.consumer
         subscription = await self._client.subscribe(f"{names.MAX_DELIVERIES}.{stream}.{consumer}")
         try:
@@ -172,7 +172,7 @@ class Worker:
                     event = read_json(message.data)
                     log.error(lost, number(event, "stream_seq"), stream, number(event, "deliveries"))
         except PenstockError as error:
-            log.warning("Messages of %s that run out of deliveries cannot be heard of: %s", stream, error)
+            log.warning("Messages of %s that run out of deliveries cannot be watched for: %s", stream, error)
         finally:
             if not self._client.is_closed:
                 await subscription.unsubscribe()

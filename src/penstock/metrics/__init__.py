@@ -1,4 +1,4 @@
-"""Figures for Prometheus: what a survey saw, under the names of the NATS exporters where these have a name for it.
+"""Figures for Prometheus: what a survey saw, under the names of the NATS exporters if these have a name for it.
 
 `penstock metrics serve` and the page `/metrics` of the console give them.
 The names that it exports are public; its modules are not for users.

@@ -14,7 +14,7 @@ word when one of them is restored, deleted, copied or begun anew, and the others
       of a sink's flow that is not defined any more
     files of a table are in another folder                read and write there: the storage is a copy
 
-All of it is checked before an update begins, where the storage is on this machine. What a full refresh covers is in
+All of it is checked before an update begins, if the storage is on this machine. What a full refresh covers is in
 order afterwards, and is not looked at.
 """
 
@@ -40,7 +40,7 @@ _MOVED = "Put it back where it was, or begin anew: penstock pipeline reset, or a
 
 
 def check_home(folder: Path, spark: str) -> str | None:
-    """Note where a storage is, and which Spark has its tables; give a note where that is another one than before.
+    """Note where a storage is, and which Spark has its tables; give a note if that is another one than before.
 
     A storage that was moved or copied since is refused: Spark's catalog has whole paths.
     """
@@ -114,10 +114,10 @@ class Storage:
     warehouse: Path
     database: str = "default"
     sure: bool = True
-    """Whether tables are here if they are anywhere; not where the catalog is another's."""
+    """Whether tables are here if they are anywhere; not if the catalog is another's."""
 
     def check(self, found: Definitions, refresh: Refresh, default_format: str = "parquet") -> None:
-        """Refuse to run where rows would be lost or repeated; PipelineError says what does not fit, and what to do."""
+        """Refuse to run if rows would be lost or repeated; PipelineError says what does not fit, and what to do."""
         kept = {(item.target, item.flow): item for item in self._checkpoints()}
         tables = {self._table(name) for name in found.streaming}
         for flow, target in found.flows:
@@ -257,7 +257,7 @@ def _numbers(folder: Path) -> Iterator[int]:
 
 
 def _newest_entry(folder: Path) -> dict[str, Any] | None:
-    """Give the last file that a log of Spark's names; None where there is none that can be read."""
+    """Give the last file that a log of Spark's names; None if there is none that can be read."""
     for number in sorted(_numbers(folder), reverse=True):
         for name in (f"{number}.compact", str(number)):
             with contextlib.suppress(OSError, ValueError):

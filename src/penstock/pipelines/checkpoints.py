@@ -29,7 +29,7 @@ class FlowState:
     """How far one flow is, as its checkpoint says."""
 
     target: str | None
-    """The table or sink that it writes to; None where no checkpoint says it."""
+    """The table or sink that it writes to; None if no checkpoint says it."""
     flow: str
     """The name of the flow."""
     planned: int | None

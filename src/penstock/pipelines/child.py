@@ -161,7 +161,7 @@ def _check(spark: Any, given: Assignment, found: Definitions, database: str, sha
 
 
 def _warehouse(spark: Any, given: Assignment) -> Path | None:
-    """Give the folder of the tables; None where it is not here, or has a name that Spark writes in other ways."""
+    """Give the folder of the tables; None if it is not here, or has a name that Spark writes in other ways."""
     setting = "spark.sql.warehouse.dir"
     named = str(given.spark.get(setting, "") if given.order.remote is None else spark.conf.get(setting, ""))
     found = local_path(named) or (Path(named) if named.startswith("/") else None)

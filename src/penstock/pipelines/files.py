@@ -14,7 +14,7 @@ __all__ = ["write_whole"]
 
 
 def write_whole(path: Path, content: Mapping[str, Any]) -> None:
-    """Write fields as JSON, whole or not at all; InputError where the disk does not take them."""
+    """Write fields as JSON, whole or not at all; InputError if the disk does not take them."""
     part = path.with_suffix(".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -39,7 +39,7 @@ class Listening:
         self._added = False
         self._closing = False
         self.problem: str | None = None
-        """Why not everything was heard; None where it was."""
+        """Why not everything was heard; None if it was."""
 
     def __enter__(self) -> Self:
         if self._refused:

@@ -1,6 +1,6 @@
 """What a run has done so far, folded from what the child and Spark's event log say. Pure: events in, figures out.
 
-Where Spark is elsewhere, its event log is, too; then the child says each progress of a query.
+If Spark is elsewhere, its event log is, too; then the child says each progress of a query.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ class FlowProgress:
     batches: int = 0
     rows_in: int = 0
     rows_out: int | None = None
-    """Rows that its sink or its tasks say they wrote; None where nobody says."""
+    """Rows that its sink or its tasks say they wrote; None if nobody says."""
     rate: float = 0.0
     """Rows a second in the newest batch."""
     batch_seconds: float = 0.0
     """How long the newest batch took."""
     lag: int | None = None
-    """How many messages wait in the streams that it reads; None where it reads none."""
+    """How many messages wait in the streams that it reads; None if it reads none."""
     state_rows: int = 0
     state_bytes: int = 0
     streams: dict[str, int] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class Outcome:
 
     def __init__(self, counted: bool = True) -> None:
         self.counted = counted
-        """Whether every row of the run is counted; not where a Connect server tells no progress, or not all of it."""
+        """Whether every row of the run is counted; not if a Connect server tells no progress, or not all of it."""
         self._whole = True  # as far as was heard
         self.flows: dict[str, FlowProgress] = {}
         self.history: deque[MicroBatch] = deque(maxlen=MOST_BATCHES)
@@ -107,7 +107,7 @@ class Outcome:
         self.ended = False
         """Whether the child came to its end by itself."""
         self.failure: str | None = None
-        """Why it failed; None where it did not."""
+        """Why it failed; None if it did not."""
         self.spark: str | None = None
         self.ui: str | None = None
         """Where the pages of that Spark are, if it has any."""

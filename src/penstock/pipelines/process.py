@@ -40,7 +40,7 @@ from penstock.spark.sessions import check_java
 __all__ = ["PipelineRun", "is_running", "no_run"]
 
 MOST_LOG = 50 * 2**20
-_NO_JAVA = "[JAVA_GATEWAY_EXITED]"  # what pyspark says where Java, or Spark in it, did not come up
+_NO_JAVA = "[JAVA_GATEWAY_EXITED]"  # what pyspark says if Java, or Spark in it, did not come up
 _DIE = 10.0  # seconds that killed processes may take to be gone
 
 
@@ -192,7 +192,7 @@ class PipelineRun:
         return self.outcome
 
     def check(self) -> Outcome:
-        """Give the outcome of a run that is over; PipelineError where it failed."""
+        """Give the outcome of a run that is over; PipelineError if it failed."""
         if not self.outcome.ok:
             what = f"The pipeline {self.project.name} failed: {(self.outcome.failure or 'it was ended').rstrip('.')}."
             raise PipelineError(what, remedy=f"Spark's log is {self.log_path}.", log=str(self.log_path))

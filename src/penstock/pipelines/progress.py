@@ -2,7 +2,7 @@
 
 Whoever looks from outside, such as the console, reads it there. It is replaced as a whole, at most once a second, so
 that a reader never sees half of it. A run that was killed leaves its last word; whether its process still lives is told
-by the process id and the moment at which that process began. Where the storage is on other machines, the file is in the
+by the process id and the moment at which that process began. If the storage is on other machines, the file is in the
 state folder of this user.
 
 A run that begins puts what is left of the one before it to the others in `runs.json`: when each began and ended, how,
@@ -127,7 +127,7 @@ def progress_folder(project: Project) -> Path:
 
 
 def read_progress(folder: Path) -> dict[str, Any] | None:
-    """Read what the newest run left; None where there is nothing to read. `state` says whether it still runs."""
+    """Read what the newest run left; None if there is nothing to read. `state` says whether it still runs."""
     try:
         with (folder / NAME).open("rb") as file:
             content = load_json(file.read(_MOST))

@@ -73,12 +73,12 @@ class Project:
 
     @property
     def local_storage(self) -> Path | None:
-        """The storage as a folder of this machine; None where it is elsewhere."""
+        """The storage as a folder of this machine; None if it is elsewhere."""
         return local_path(self.storage)
 
     @property
     def warehouse(self) -> Path | None:
-        """The folder that holds the tables, where it is on this machine."""
+        """The folder that holds the tables, if it is on this machine."""
         named = self.configuration.get("spark.sql.warehouse.dir")
         if named is not None:
             return local_path(named) if urlsplit(named).scheme else Path(named)
@@ -148,14 +148,14 @@ def _faults(spec: Path, content: Mapping[str, Any]) -> Iterator[tuple[str, str]]
             yield f"{spec} does not say its {key}.", f"Add a line: {key}: ..."
     for key in ("catalog", "database", "schema"):
         if not isinstance(content.get(key), str | None):
-            yield f"{spec} has a {key} that is no text.", "Write it in quotes."
+            yield f"{spec} has a {key} that is not text.", "Write it in quotes."
     yield from _faults_of_libraries(spec, content.get("libraries", []))
     settings = content.get("configuration", {})
     if not isinstance(settings, dict):
         yield f"{spec}: configuration is not a table.", "Write lines of key: value."
     for key, value in settings.items():
         if not isinstance(key, str) or not isinstance(value, str):
-            yield f"{spec}: the setting {key} in configuration is no text.", f'Write it in quotes: {key}: "..."'
+            yield f"{spec}: the setting {key} in configuration is not text.", f'Write it in quotes: {key}: "..."'
 
 
 def _faults_of_libraries(spec: Path, libraries: Any) -> Iterator[tuple[str, str]]:
@@ -168,7 +168,7 @@ def _faults_of_libraries(spec: Path, libraries: Any) -> Iterator[tuple[str, str]
         yield f"{spec}: libraries is not a list of globs.", remedy
     for pattern in patterns:
         if not isinstance(pattern, str) or not pattern or Path(pattern).is_absolute():
-            yield f"{spec}: libraries names {pattern!r}, which is no path inside the project.", remedy
+            yield f"{spec}: libraries names {pattern!r}, which is not a path inside the project.", remedy
         if glob.has_magic(pattern.removesuffix("/**")):
             yield f"{spec}: Spark takes no glob such as {pattern}.", "Name a file, or folder/**."
         files = spec.parent.glob(f"{pattern}/*" if pattern.endswith("/**") else pattern)

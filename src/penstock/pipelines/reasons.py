@@ -25,7 +25,7 @@ _START = re.compile(r'^(?:Exception in thread "main" [\w.$]+: |Error: |Error occ
 
 
 def cause(text: str) -> str:
-    """Find the sentence in what Spark says of a failure; empty where it says nothing."""
+    """Find the sentence in what Spark says of a failure; empty if it says nothing."""
     lines = [line for line in text.splitlines() if line.strip()]
     ours = [line.partition(": ")[2] for line in lines if line.startswith(_OURS)]
     found = next(iter(ours), None) or _raised(lines) or next(iter(lines), "")
@@ -55,6 +55,6 @@ def reason(error: BaseException, folder: Path | None = None) -> str:
 
 
 def not_started(log: str) -> str | None:
-    """Find in Spark's log why it did not start; None where it does not say."""
+    """Find in Spark's log why it did not start; None if it does not say."""
     found = [line.strip() for line in _START.findall(log) if line.strip()]
     return found[-1].rstrip(".")[:_MOST] if found else None

@@ -1,4 +1,4 @@
-"""What the files of a pipeline define: noted on its way to Spark, and refused where rows would be lost or repeated.
+"""What the files of a pipeline define: noted on its way to Spark, and refused if rows would be lost or repeated.
 
 Python files register outputs and flows one by one, and are seen as they are. SQL files go to Spark as text: the few
 statements that make tables and flows are found in it by their first words.
@@ -97,7 +97,7 @@ class ReplayRules:
             )
 
     def check_table(self, name: str) -> None:
-        """Refuse a table that names its own database, where the live pipeline's is in the same catalog."""
+        """Refuse a table that names its own database, if the live pipeline's is in the same catalog."""
         if self.shared and "." in name:
             raise InputError(
                 f"This replay would write to the table {name} of the pipeline itself: its name has a database.",

@@ -35,9 +35,9 @@ class Sight(Executor):
     named: bool
     """Whether its environment names a NATS server."""
     problem: str | None
-    """Why it cannot ask NATS; None where it can."""
+    """Why it cannot ask NATS; None if it can."""
     streams: Mapping[str, str | None]
-    """For each stream, when it was made, as its NATS says; None where there is none of that name."""
+    """For each stream, when it was made, as its NATS says; None if there is none of that name."""
 
 
 def check_remote(url: str) -> None:
@@ -46,7 +46,7 @@ def check_remote(url: str) -> None:
         host, port = connect_address(url)
     except ValueError:
         # What follows the host may hold a token.
-        what = f"{url.partition('/;')[0]!r} is no Spark Connect address."
+        what = f"{url.partition('/;')[0]!r} is not a Spark Connect address."
         raise OptionError(what, remedy=f"Write sc://host:{DEFAULT_PORT}.", option="remote") from None
     try:
         socket.create_connection((host, port), _PATIENCE).close()

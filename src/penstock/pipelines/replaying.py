@@ -72,9 +72,9 @@ class Replay:
     outcome: Outcome
     comparisons: tuple[Comparison, ...]
     warehouse: Path | None
-    """The folder of its tables, where it is on this machine."""
+    """The folder of its tables, if it is on this machine."""
     database: str | None
-    """The database of its tables, where it is not the pipeline's."""
+    """The database of its tables, if it is not the pipeline's."""
 
 
 def replay(
@@ -110,7 +110,7 @@ def replay(
         what = "A replay keeps its tables in a warehouse of its own."
         raise OptionError(what, remedy="Leave spark.sql.warehouse.dir out of conf.", option="conf")
     if not NAME.fullmatch(name):
-        raise InputError(f"The name {name!r} of a replay will not do.", remedy="Use letters, digits, - and _.")
+        raise InputError(f"{name!r} cannot be the name of a replay.", remedy="Use letters, digits, - and _.")
     past = _backfill(backups, remote)
     place = beside(project, name)
     if switch_to_it:

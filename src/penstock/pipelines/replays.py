@@ -54,7 +54,7 @@ class KeptReplay:
     asked: str
     """Where to begin, as it was said."""
     start: str
-    """Where its sources begin; where a duration ago was asked for, the time that this was at the beginning."""
+    """Where its sources begin; if a duration ago was asked for, the time that this was at the beginning."""
     into: Mapping[str, str]
     """For each stream that the files name, the one that is written to instead."""
     backfill: Mapping[str, str] = field(default_factory=dict)
@@ -76,7 +76,7 @@ def beside(project: Project, name: str) -> Project:
 
 
 def database(project: Project, name: str, remote: str | None, conf: Mapping[str, str] | None = None) -> str | None:
-    """Give the database for the tables of a replay, where it shares a catalog with the pipeline; None where not."""
+    """Give the database for the tables of a replay, if it shares a catalog with the pipeline; None if not."""
     settings = {**project.configuration, **(conf or {})}
     if remote is None and project.local_storage is not None and not names_catalog(project.catalog, settings):
         return None
@@ -118,7 +118,7 @@ def keep_replay(
 
 
 def read_replay(project: Project, name: str) -> KeptReplay | None:
-    """Give what the replay of that name was asked for; None where there is none."""
+    """Give what the replay of that name was asked for; None if there is none."""
     local = project.local_storage
     path = local / "replays" / name / "replay.json" if local is not None else None
     found = _read(path) if path is not None else None
@@ -134,7 +134,7 @@ def read_replay(project: Project, name: str) -> KeptReplay | None:
 
 
 def current_replay(project: Project) -> KeptReplay | None:
-    """Give the replay that the pipeline was switched to; None where it is in its own state."""
+    """Give the replay that the pipeline was switched to; None if it is in its own state."""
     local = project.local_storage
     switched = _read_switch(local) if local is not None else None
     if switched is None:
@@ -154,7 +154,7 @@ def place(project: Project) -> Project:
 
 
 def check_can_switch(project: Project) -> Path:
-    """Refuse where a switch would be lost, or would pull the state away under a run."""
+    """Refuse if a switch would be lost, or would pull the state away under a run."""
     local = project.local_storage
     if local is None:
         raise InputError(

@@ -88,7 +88,7 @@ def follow(
     stop: threading.Event | None = None,
     timeout: float | None = None,
 ) -> Outcome:
-    """Follow a run to its end, however that comes, and close it; PipelineError where it failed."""
+    """Follow a run to its end, however that comes, and close it; PipelineError if it failed."""
     deadline = time.monotonic() + (math.inf if timeout is None else timeout)
     asked = False
     with closing(begun):
@@ -151,6 +151,6 @@ def apply_topology(project: Project, options: ConnectionOptions) -> Plan | None:
 
 
 def blocking(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end from ordinary code, also where this thread has a loop that runs."""
+    """Run a coroutine to its end from ordinary code, also if this thread has a loop that runs."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, work).result()

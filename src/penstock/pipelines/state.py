@@ -33,11 +33,11 @@ class PipelineState:
     running: bool
     flows: tuple[FlowState, ...]
     latest: Mapping[str, int | None]
-    """For each stream, the next sequence that it will give out; None where it is gone, or another one is there."""
+    """For each stream, the next sequence that it will give out; None if it is gone, or another one is there."""
     replay: KeptReplay | None = None
     """The replay that it was switched to."""
     told: datetime | None = None
-    """When the newest run from here told this; None where the checkpoints did."""
+    """When the newest run from here told this; None if the checkpoints did."""
     others: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Streams whose name another stream has here: when the one that the flows read was made, and when this one."""
 
@@ -73,7 +73,7 @@ class PipelineState:
 
 
 def pipeline_state(project: Project, options: ConnectionOptions) -> PipelineState:
-    """Read the checkpoints, or what the newest run told where they are elsewhere; ask NATS how far the streams are."""
+    """Read the checkpoints, or what the newest run told if they are elsewhere; ask NATS how far the streams are."""
     kept = current_replay(project)
     here = place(project)
     running, told = is_running(here), None

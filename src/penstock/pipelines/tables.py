@@ -61,7 +61,7 @@ class Table:
     """A table of Parquet files in a folder of the warehouse.
 
     A table that is being rewritten is waited for, up to `patience` seconds: an update of a pipeline empties its
-    materialized views and fills them at its end. PipelineError where it is not whole by then. A service that must
+    materialized views and fills them at its end. PipelineError if it is not whole by then. A service that must
     answer meanwhile reads a `KeptTable`.
     """
 
@@ -99,7 +99,7 @@ class KeptTable:
     """The newest whole state of a table, kept in memory: a service answers from it while Spark rewrites the folder.
 
     Rows are read again only when the table has changed. An answer is as old as the last `refresh` that found a whole
-    table, so call it now and then where questions are rare. A table of more than `most` bytes is not kept: reading it
+    table, so call it now and then if questions are rare. A table of more than `most` bytes is not kept: reading it
     waits, as `Table` does. For threads.
     """
 
@@ -117,7 +117,7 @@ class KeptTable:
         return self._kept is not None
 
     def read(self) -> pa.Table:
-        """Give the newest rows that were whole; waits only where none are kept."""
+        """Give the newest rows that were whole; waits only if none are kept."""
         return _wait_for(self._take, self.folder, self._patience)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -150,7 +150,7 @@ class KeptTable:
 
 
 def _wait_for(take: Callable[[], pa.Table | None], folder: Path, patience: float) -> pa.Table:
-    """Try until there is a table or the time is over; InputError where no folder is there at all."""
+    """Try until there is a table or the time is over; InputError if no folder is there at all."""
     deadline = time.monotonic() + patience
     away: float | None = None
     while (found := take()) is None:
@@ -169,7 +169,7 @@ def _wait_for(take: Callable[[], pa.Table | None], folder: Path, patience: float
 
 
 def _look(folder: Path) -> _Look | None:
-    """See which files count; None where they are not all there."""
+    """See which files count; None if they are not all there."""
     try:
         batches = folder / "_spark_metadata"
         if not batches.is_dir():

@@ -29,7 +29,7 @@ Say = Callable[..., None]
 
 
 def connect_address(url: str) -> tuple[str, int]:
-    """Give host and port of a Connect server; ValueError where there is none."""
+    """Give host and port of a Connect server; ValueError if there is none."""
     parts = urlsplit(url)
     host, port = parts.hostname, parts.port or DEFAULT_PORT
     if parts.scheme != "sc" or not host:
@@ -83,7 +83,7 @@ def ended_by(status: int) -> str:
     """Say how a process ended that did not say so itself."""
     if status < 0:
         return f"was ended by {signal.Signals(-status).name}"
-    return f"ended without a word (status {status})"
+    return f"ended without a message (status {status})"
 
 
 def _start(work: Callable[[], None]) -> None:

@@ -16,7 +16,7 @@ The end of the socket, or of the parent process, means: stop every node graceful
 
 Two signs tell that the parent is gone, because one alone can fail: a process that the parent forked may
 hold a copy of the socket, so the parent itself is watched too. A node dies with the guard by the kernel's
-hand where Linux offers it. The store's lock is inherited by the nodes: it is held exactly as long as one of
+hand if Linux offers it. The store's lock is inherited by the nodes: it is held exactly as long as one of
 them, or the guard, lives. The guard also keeps the records of what the nodes store (`records.py`).
 """
 

@@ -78,7 +78,7 @@ class GuardProcess:
         return self.ask("state", node=node)
 
     def signal(self, node: str, number: signal.Signals, states: Sequence[str], timeout: float) -> bool:
-        """Send a signal and wait until the node is in one of these states; False where it is not in time."""
+        """Send a signal and wait until the node is in one of these states; False if it is not in time."""
         self.ask("signal", node=node, signal=int(number))
         deadline = time.monotonic() + timeout
         while self.state(node)["state"] not in states:
@@ -141,7 +141,7 @@ class GuardProcess:
             return
         if self._socket.fileno() >= 0:
             with contextlib.suppress(OSError):  # the guard may have hung up first
-                self._socket.shutdown(socket.SHUT_RDWR)  # reaches the guard even where a fork holds a copy
+                self._socket.shutdown(socket.SHUT_RDWR)  # reaches the guard even if a fork holds a copy
             self._socket.close()
         try:
             self._process.wait(GRACE + 10.0)

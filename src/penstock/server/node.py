@@ -154,7 +154,7 @@ class Node:
 
     def start(self) -> None:
         """Start the process again, with the same ports and store, and wait until it is healthy."""
-        # Asking raises where the whole server was stopped: nothing may be written to its folders then.
+        # Asking raises if the whole server was stopped: nothing may be written to its folders then.
         if self._deployment.guard.state(self.name)["state"] not in _DOWN:
             return
         deadline = time.monotonic() + self._deployment.options.start_timeout
@@ -256,7 +256,7 @@ class Node:
             if facts["state"] in _DOWN:
                 self._fail(f"ended with status {facts['status']}", facts["status"])
             if self._read_ports():
-                # Where the others are down there is no quorum to be healthy in; this node must still start.
+                # If the others are down there is no quorum to be healthy in; this node must still start.
                 running = [node for node in self._deployment.nodes if node._facts()["state"] == "running"]
                 quorum = len(running) * 2 > self._deployment.options.nodes
                 page = "/healthz" if quorum else "/healthz?js-enabled-only=true"
@@ -297,7 +297,7 @@ class Node:
             self._deployment.guard.ask("record", node=self.name, port=port, base=base, **paths)
 
     def _monitor(self, page: str) -> tuple[int, dict[str, Any]]:
-        """Read a page of the monitoring port: its status and its JSON; (0, {}) where nobody answers."""
+        """Read a page of the monitoring port: its status and its JSON; (0, {}) if nobody answers."""
         with closing(HTTPConnection("127.0.0.1", self._monitor_port, timeout=_HTTP_TIMEOUT)) as connection:
             try:
                 connection.request("GET", self._deployment.monitor_path + page)

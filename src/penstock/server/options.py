@@ -96,7 +96,7 @@ class ServerOptions:
 
     @property
     def reach(self) -> str:
-        """The address that clients on this machine use, bracketed where IPv6 asks for it."""
+        """The address that clients on this machine use, bracketed if IPv6 asks for it."""
         address = ipaddress.ip_address(self.bind)
         if address.is_unspecified:
             return "127.0.0.1" if address.version == 4 else "[::1]"
@@ -172,7 +172,7 @@ class ServerOptions:
     def _check_config(self) -> None:
         ours = dict(_OURS)
         if self.auth:
-            ours["authorization"] = "Pass auth=False where config defines the logins."
+            ours["authorization"] = "Pass auth=False if config defines the logins."
         if self.secure:
             ours["tls"] = "Use the options tls_cert, tls_key and tls_ca."
         if self.max_payload is not None:
@@ -252,7 +252,7 @@ class Routes:
 def inlined(text: str, folder: Path | None = None, depth: int = 0) -> str:
     """Put included files in the place of their `include`, so that what they say is checked and joined as well.
 
-    nats-server would let them override what stands before. Where a block other than `jetstream` includes a file,
+    nats-server would let them override what stands before. If a block other than `jetstream` includes a file,
     that is left to nats-server.
     """
     for statement in reversed(list(statements(text))):

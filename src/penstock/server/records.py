@@ -5,7 +5,7 @@ node's monitoring port says now and then; when the node ended in order, it is wh
 
     {"closed": BOOL, "streams": {ACCOUNT: {STREAM: {"created": TIME, "messages": N, "first_seq": N, "last_seq": N}}}}
 
-A stream whose files cannot be read, as where they are encrypted, has only what could be read of it. After an end in
+A stream whose files cannot be read, as if they are encrypted, has only what could be read of it. After an end in
 order each has its durable consumers as well, with the sequence up to which all is acknowledged:
 `"consumers": {NAME: N}`, and `"index"`, the end of the file in which the server wrote that down: who finds another one
 there knows that another server has used the store since. If a start was refused because of what is missing, the record

@@ -45,9 +45,9 @@ class Loss:
     node: str
     """The node whose store it is."""
     account: str
-    """The account of the stream; empty where the server's log says no more than `text`."""
+    """The account of the stream; empty if the server's log says no more than `text`."""
     stream: str
-    """The stream; empty where the server's log says no more than `text`."""
+    """The stream; empty if the server's log says no more than `text`."""
     text: str
     """What is missing, as a sentence."""
     certain: bool
@@ -124,7 +124,7 @@ def _missing(
     restored: dict[tuple[str, str], int],
     running: dict[tuple[str, str], dict[str, Any]],
 ) -> str | None:
-    """Say what of a stream is missing; None where nothing is, or nothing is known."""
+    """Say what of a stream is missing; None if nothing is, or nothing is known."""
     now = running.get(place)
     if now is None:
         # A stream that an unfinished record names may have been deleted since.
@@ -192,7 +192,7 @@ def _forget_numbers(store: Path, place: tuple[str, str], facts: dict[str, Any]) 
 def refuse(record: Path) -> None:
     """Note in a record that a start was refused because of what is missing."""
     said = _read(record)
-    with suppress(OSError):  # where it cannot be written the next start knows less
+    with suppress(OSError):  # if it cannot be written the next start knows less
         write_record(str(record), said.get("streams") or {}, closed=said.get("closed") is True, refused=True)
 
 

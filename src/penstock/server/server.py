@@ -297,7 +297,7 @@ def _greeting_version(plain: str) -> str:
 
 
 def _is_in_memory(folder: Path) -> bool:
-    """Tell whether a folder lies on a file system that keeps nothing on a disk, where that can be known."""
+    """Tell whether a folder lies on a file system that keeps nothing on a disk, if that can be known."""
     try:
         mounts = Path("/proc/self/mounts").read_text(errors="replace").splitlines()
     except OSError:
@@ -370,7 +370,7 @@ def _check_losses(deployment: Deployment) -> None:
 
 
 def _free_ports(count: int) -> tuple[int, ...]:
-    """Choose ports that are free now; where one is taken before it is used, the caller tries again."""
+    """Choose ports that are free now; if one is taken before it is used, the caller tries again."""
     with ExitStack() as stack:
         probes = [stack.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:

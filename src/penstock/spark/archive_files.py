@@ -139,7 +139,7 @@ def _measure(folder: ArchiveFolder, name: str) -> tuple[int, int]:
 def archived_files(uri: str, progress: Progress | None) -> list[ArchivedFile]:
     """List the files of an archive in the order of their sequences.
 
-    InputError if there are others among them. Whole days may be missing at the beginning, where somebody removed what
+    InputError if there are others among them. Whole days may be missing at the beginning, if somebody removed what
     is old; any other file that is noted and missing is DataLossError.
     """
     folder = ArchiveFolder(uri)

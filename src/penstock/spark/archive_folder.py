@@ -134,7 +134,7 @@ class ArchiveFolder:
         except (FileNotFoundError, NotADirectoryError):
             raise
         except OSError as error:
-            remedy = "Is there room, and may this user do it?"
+            remedy = "Check that there is room, and that this user may do it."
             raise InputError(f"{self.uri} cannot be {what}: {error.strerror or error}.", remedy=remedy) from None
 
     def _folder_of(self, name: str) -> None:
@@ -205,7 +205,7 @@ def is_archive(names: Iterable[str]) -> bool:
 
 
 def read_identity(uri: str) -> Identity:
-    """Say which stream an archive is of; InputError if it is none."""
+    """Say which stream an archive is of; InputError if it is not an archive."""
     content = ArchiveFolder(uri).read_json(IDENTITY)
     if content is None:
         raise InputError(

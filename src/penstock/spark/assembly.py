@@ -52,7 +52,7 @@ def assemble(frame: DataFrame, timeout: str | float = "30s", max_size: int = 256
     that are not the chunk format's are kept.
 
     In a stream, `timeout` is how long a message waits for a new chunk; the next batch after that reports it. The state
-    store holds the open ones: use Spark's RocksDB provider where they are many or large.
+    store holds the open ones: use Spark's RocksDB provider if they are many or large.
     """
     lacking = [name for name in COLUMNS if name not in frame.columns]
     if lacking:

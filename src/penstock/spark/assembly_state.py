@@ -147,7 +147,7 @@ class Open:
 
     @classmethod
     def from_bytes(cls, state: bytes, max_size: int) -> Open:
-        """Read a state; InputError where it is none of ours."""
+        """Read a state; InputError if it is none of ours."""
         try:
             size = int.from_bytes(state[:4], "big")
             meta: dict[str, Any] = load_json(state[4 : 4 + size])
@@ -167,7 +167,7 @@ class Open:
             made._tiles()
         except (ValueError, KeyError, TypeError, Refusal):
             raise InputError(
-                "The state store holds something that is no message in chunks of this version.",
+                "The state store holds something that is not a message in chunks of this version.",
                 remedy="Use the Penstock that wrote the checkpoint, or start with another one.",
             ) from None
         return made

@@ -33,7 +33,7 @@ _PATIENCE = Option("patience", duration, "")
 
 
 def lookup_column(key: Column, bucket: str, options: Mapping[str, str]) -> Column:
-    """Give the column of what a bucket holds under the keys of another column; null where it holds nothing."""
+    """Give the column of what a bucket holds under the keys of another column; null if it holds nothing."""
     stream = stream_of_bucket(bucket)
     refuse_unknown(options, (*CONNECTION, _PATIENCE))
     patience = duration("patience", options.get("patience", "1m"))

@@ -82,7 +82,7 @@ class BucketReader(DataSourceReader):
             return plan_state(bucket, end, self.options, "newer" if is_now else "error", pushed)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, StatePartition):  # Spark has a stand-in where a plan has no tasks
+        if isinstance(partition, StatePartition):  # Spark has a stand-in if a plan has no tasks
             with borrow(self.connection, self.options.patience) as bulk:
                 yield from read_state(bulk, partition, self.options, self.wanted)
 

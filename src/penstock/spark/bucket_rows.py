@@ -87,7 +87,7 @@ class KeyShape(Shape):
     _operations: list[str | None] | None
 
     def messages(self, batch: pa.RecordBatch) -> tuple[Messages, Messages | None]:
-        """Give the messages of a batch, and those that go to the dead letters; RowError where that is not wanted."""
+        """Give the messages of a batch, and those that go to the dead letters; RowError if that is not wanted."""
         self._operations = None
         if "operation" in batch.schema.names:
             given = as_kind(batch.column("operation"), pa.string())
@@ -156,7 +156,7 @@ class KeyShape(Shape):
                 found.append((TTL, [lives]))
             if revision is not None:
                 if int(revision) < 0:
-                    wrong.setdefault(row, (options.revision_column or "", f"is {revision}, which is no revision"))
+                    wrong.setdefault(row, (options.revision_column or "", f"is {revision}, which is not a revision"))
                 found.append((EXPECTED_LAST_SUBJECT_SEQUENCE, [revision]))
             rows.append(found)
         sizes = [sum(len(name) + len(value) + 4 for name, (value,) in found) for found in rows]
@@ -164,7 +164,7 @@ class KeyShape(Shape):
 
 
 def expected_revision(entries: list[tuple[str, list[str]]] | None) -> int | None:
-    """Give the revision that a row's headers expect; None where they expect none."""
+    """Give the revision that a row's headers expect; None if they expect none."""
     for name, values in entries or ():
         if name == EXPECTED_LAST_SUBJECT_SEQUENCE:
             return int(values[0])

@@ -51,7 +51,7 @@ class BucketStreamReader(NatsStreamReader):
         return tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, NatsPartition | StatePartition):  # Spark has a stand-in where a plan has no tasks
+        if isinstance(partition, NatsPartition | StatePartition):  # Spark has a stand-in if a plan has no tasks
             with borrow(self.connection, self.options.patience) as bulk:
                 bulk.patience = self.options.patience
                 if isinstance(partition, StatePartition):

@@ -65,7 +65,7 @@ class KeyTask(Task):
             yield messages
 
     def check_stored(self, own: bytes, stored: list[bytes]) -> None:
-        """Refuse to go on where the rows of a key that are stored are not its first ones, in their order."""
+        """Refuse to go on if the rows of a key that are stored are not its first ones, in their order."""
         if self.markers.options.on_repeated_keys == "any":
             return
         count = disordered(np.concatenate(self._hashes), from_bytes(own), from_bytes(b"".join(stored)))

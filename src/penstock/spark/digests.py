@@ -80,7 +80,7 @@ class Bag:
     def take(self, digests: Any) -> Any:
         """Take those of `digests` that are in the bag out of it, and tell which they were, as a mask.
 
-        Where one is asked for more often than it is there, the first ones get it.
+        If one is asked for more often than it is there, the first ones get it.
         """
         mask = np.zeros(len(digests), dtype=bool)
         if self.size == 0 or len(digests) == 0:

@@ -3,7 +3,7 @@ driver's word when all tasks are through.
 
 A task takes the lanes of its partition and stores rows in atomic batches; the last message of each is a journal, fenced
 by a lane: it is stored only if our opening is still the last message there. Several batches are under way, each on a
-lane of its own, because a cluster refuses to check one subject for two at a time. Where the outcome of one is in doubt,
+lane of its own, because a cluster refuses to check one subject for two at a time. If the outcome of one is in doubt,
 the task takes its lanes again, which locks out everything still under way, and reads in them what was stored.
 """
 
@@ -45,7 +45,7 @@ class TaskOutcome:
     """What a task did: rows it stored, rows that were stored before, and rows whose message id was known."""
 
     epoch: Head | None = None
-    """The head under which it wrote, or which says that all is stored; None where it had no row."""
+    """The head under which it wrote, or which says that all is stored; None if it had no row."""
     tally: Tally = field(default_factory=Tally)
     """All its rows."""
     stored: int = 0
@@ -54,9 +54,9 @@ class TaskOutcome:
     refused: int = 0
     """Rows that went to the dead letters because their key had another revision."""
     keys: bytes | None = field(default=None, repr=False)
-    """Where rows have keys: a hash of each key, 8 bytes."""
+    """If rows have keys: a hash of each key, 8 bytes."""
     handed: Handed | None = field(default=None, repr=False)
-    """Its rows, where they are so few that the driver stores them."""
+    """Its rows, if they are so few that the driver stores them."""
 
 
 @dataclass
@@ -64,7 +64,7 @@ class AtomicBatch:
     """Messages that are stored together, and where they are on their way."""
 
     messages: Messages | None
-    """None where the rows are there already, and only the journal is to be stored."""
+    """None if the rows are there already, and only the journal is to be stored."""
     first: int
     last: int
     digests: bytes
@@ -106,7 +106,7 @@ class Task:
         self._patience = Deadline(markers.options.patience)
 
     def write(self, rows: Iterable[Messages]) -> TaskOutcome:
-        """Store every row that no attempt stored before; just count them where all of them are."""
+        """Store every row that no attempt stored before; just count them if all of them are."""
         later = (messages for messages in rows if len(messages))
         first = next(later, None)
         if first is None:
@@ -157,7 +157,7 @@ class Task:
         return False
 
     def resolve(self, batch: AtomicBatch) -> bool:
-        """Deal with a batch, the oldest under way, whose own conditions failed; False where it has none."""
+        """Deal with a batch, the oldest under way, whose own conditions failed; False if it has none."""
         return False
 
     def check_stored(self, own: bytes, stored: list[bytes]) -> None:
@@ -166,7 +166,7 @@ class Task:
     # -- batches of rows ------------------------------------------------------------------------------------------
 
     def _cut(self, messages: Messages, digests: bytes) -> None:
-        """Send rows in batches of about the same number, smaller ones where the rows are large."""
+        """Send rows in batches of about the same number, smaller ones if the rows are large."""
         total, options = len(messages), self.markers.options
         most = max(1, min(options.atomic_rows, (self.markers.target.limit - 512) // DIGEST_SIZE))
         pieces = -(-total // most)
@@ -182,7 +182,7 @@ class Task:
         return batch.last
 
     def dispatch(self, batch: AtomicBatch, most_bytes: int = 1 << 40) -> None:
-        """Send a batch under a new name, once a lane is free; where it is too large, its first rows."""
+        """Send a batch under a new name, once a lane is free; if it is too large, its first rows."""
         lanes, subjects = self.markers.options.in_flight, self.markers.subjects
         content = bytearray()
         batch.batch_id, batch.failure = new_id(), None
@@ -295,7 +295,7 @@ class Task:
 def commit(
     markers: QueryMarkers, outcomes: Sequence[TaskOutcome], before_done: Callable[[Head], None] | None = None
 ) -> None:
-    """Say that a batch is done, when every task of it is through; MarkerError where its rows contradict the stream.
+    """Say that a batch is done, when every task of it is through; MarkerError if its rows contradict the stream.
 
     `before_done` is what must have been done by then, with the head under which the rows were stored.
     """
@@ -332,7 +332,7 @@ def commit(
 
 
 def _store_whole(markers: QueryMarkers, messages: Messages) -> bool:
-    """Store a batch of which no task stored anything at once; False where it has to be done step by step."""
+    """Store a batch of which no task stored anything at once; False if it has to be done step by step."""
     if not fits_whole(messages, markers.options, markers.target):
         return False
     rows = markers.store_whole(messages)
@@ -417,7 +417,7 @@ def _choose(journals: Iterable[Journal], own: Bag, claims: list[Taken]) -> tuple
 
 
 def _hold(journals: Iterator[Journal]) -> list[Journal] | None:
-    """Keep journals in memory; None where they are too many for that."""
+    """Keep journals in memory; None if they are too many for that."""
     held, size = [], 0
     for journal in journals:
         held.append(journal)

@@ -25,7 +25,7 @@ class PushFilters:
 
     Spark refuses a reader whose class implements pushFilters while its push-down is switched off, which it is unless
     spark.sql.python.filterPushdown.enabled is set. It asks whose function `reader.pushFilters` is: this object says
-    "the base class's", so a plain read works either way, and it is called where push-down is on.
+    "the base class's", so a plain read works either way, and it is called if push-down is on.
 
     `wanted` is the option `pushDown`; `take` gets the filters, all of which hold together, and narrows the read. Spark
     applies them all the same.

@@ -22,7 +22,7 @@ ERROR = "_error"
 
 
 def columns_of(options: SourceOptions) -> StructType:
-    """Give the columns of a read where the user gives no schema."""
+    """Give the columns of a read if the user gives no schema."""
     if options.columns is not None:
         from penstock.spark.json_ddl import parse_ddl
 

@@ -1,6 +1,6 @@
 """Payloads in a query: decompress, parse, and set aside what cannot be parsed; and values of a bucket for its rows.
 
-Every parser gives a column of two fields: `value`, and `error`, which is null where parsing worked. `split` makes two
+Every parser gives a column of two fields: `value`, and `error`, which is null if parsing worked. `split` makes two
 frames of that, and `dead_letters` gives the bad rows the form that the sink writes::
 
     from penstock.spark.functions import dead_letters, parse_json, split
@@ -41,7 +41,7 @@ def _column(given: Column | str) -> Column:
 
 
 def header(name: str, column: Column | str = "headers") -> Column:
-    """Give the first value of a header, null where there is none."""
+    """Give the first value of a header, null if there is none."""
     return F.try_element_at(F.try_element_at(_column(column), F.lit(name)), F.lit(1))
 
 
@@ -92,7 +92,7 @@ def _by_value(column: Column, kind: Literal["binary", "string"], convert: Callab
 
 
 def unpack_one(payload: bytes, codec: str, limit: int) -> bytes | None:
-    """Decompress one payload; None where it is broken or too large."""
+    """Decompress one payload; None if it is broken or too large."""
     if codec == "auto":
         codec = next((name for magic, name in MAGIC.items() if payload.startswith(magic)), "")
         if not codec:

@@ -47,7 +47,7 @@ def given_fields(options: SourceOptions) -> list[StructField] | None:
     name, path = "jsonSchemaFile", Path(options.json_schema_file)
     try:
         if not path.is_file():
-            refuse(name, str(path), "Name a file on the driver.", f"is {str(path)!r}, which is no file.")
+            refuse(name, str(path), "Name a file on the driver.", f"is {str(path)!r}, which is not a file.")
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
         text = content.decode()
@@ -64,7 +64,7 @@ def _fields(option: str, text: str) -> list[StructField]:
     try:
         found = StructType.fromJson(load_json(text))
     except Exception as error:  # pyspark raises whatever the text leads it to
-        refuse(option, None, "Give DDL, such as id BIGINT, price DOUBLE.", f"is no schema of Spark: {error!r}.")
+        refuse(option, None, "Give DDL, such as id BIGINT, price DOUBLE.", f"is not a schema of Spark: {error!r}.")
     return list(found.fields)
 
 
@@ -139,7 +139,7 @@ class _Ddl:
             self._expect("<")
             key = self._type(depth + 1)
             if not isinstance(key, StringType):
-                refuse(self.option, None, "Write MAP<STRING, ...>.", "has a map whose keys are no strings.")
+                refuse(self.option, None, "Write MAP<STRING, ...>.", "has a map whose keys are not strings.")
             self._expect(",")
             item = self._type(depth + 1)
             self._expect(">")
@@ -158,7 +158,7 @@ class _Ddl:
         found = self._numbers() if self._word() == "(" else [10]
         precision, scale = (*found, 0)[:2]
         if not 1 <= precision <= 38 or scale > precision:
-            refuse(self.option, None, "Write DECIMAL(p, s) with 38 digits at most.", "has a decimal that cannot be.")
+            refuse(self.option, None, "Write DECIMAL(p, s) with 38 digits at most.", "has an impossible decimal.")
         return DecimalType(precision, scale)
 
     def _numbers(self) -> list[int]:

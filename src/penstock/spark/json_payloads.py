@@ -74,8 +74,8 @@ def _parts(payloads: pa.BinaryArray, schema: pa.Schema, faster: pa.Schema | None
 def _quick(kind: pa.DataType) -> pa.DataType | None:
     """Give the type that Arrow's parser should read for one of ours, which it is cast to; None if it has none.
 
-    Arrow would take a number for a date, would refuse nanoseconds where microseconds are wanted, and rounds a float
-    in one step where we take two.
+    Arrow would take a number for a date, would refuse nanoseconds if microseconds are wanted, and rounds a float
+    in one step, and we take two.
     """
     if types.is_map(kind):
         return None

@@ -1,6 +1,6 @@
 """What a JSON value becomes in a column, value by value: the rule that parsing by columns (`json_payloads`) follows.
 
-It is that of Spark's `from_json` where that has one: fields are found by their exact names, others are left out, a
+It is that of Spark's `from_json` if that has one: fields are found by their exact names, others are left out, a
 missing field is null, and so is a value of another type than the column, with a word on what was found. Times are text
 of RFC 3339 (without a zone: UTC) or whole seconds since 1970. Pure: text in, Python values for Arrow out.
 """

@@ -174,7 +174,7 @@ class Head:
     tally: Tally | None = None
     """The rows of the batch, once it is done or found changed."""
     lacks: int = 0
-    """Where rows changed: how many of those that are stored the last run did not have."""
+    """If rows changed: how many of those that are stored the last run did not have."""
     behind: int = 1
     """How many sequences a head that came with its anchor stands behind it."""
     sequence: int = 0
@@ -194,7 +194,7 @@ class Head:
 
     @property
     def writable(self) -> bool:
-        """Whether rows are stored under this head; none are where all of them are."""
+        """Whether rows are stored under this head; none are if all of them are."""
         return self.state in ("open", "replay")
 
     def body(self) -> bytes:
@@ -209,7 +209,7 @@ class Head:
 
     @classmethod
     def read(cls, body: bytes, sequence: int, time: str = "") -> Head:
-        """Read a head; RemoteProtocolError where it is none."""
+        """Read a head; RemoteProtocolError if it is something else."""
         fields, _ = _split(body, WHOLE_VERSION)
         try:
             if fields["state"] not in get_args(State):
@@ -259,7 +259,7 @@ def journal_body(batch_id: str, digests: bytes, chunks: Mapping[str, Sequence[st
 
 
 def read_lane(body: bytes) -> tuple[dict[str, Any], bytes]:
-    """Read a message of a lane: its fields, and the digests where it is a journal."""
+    """Read a message of a lane: its fields, and the digests if it is a journal."""
     fields, rest = _split(body)
     kind = fields.get("kind")
     if kind not in ("open", "rows", "seal") or (kind == "rows" and len(rest) != fields.get("rows", -1) * DIGEST_SIZE):

@@ -65,7 +65,7 @@ class SinkStream:
     fast: bool = False
     """Whether the stream takes fast ingest."""
     dead_letter_stream: str | None = None
-    """The stream of the dead letters, where it is another one."""
+    """The stream of the dead letters, if it is another one."""
     domain: str | None = None
     """The JetStream domain that the stream is in, empty if it is in none; None if nobody knows."""
 
@@ -77,7 +77,7 @@ class Messages:
     subjects: Any
     data: Any
     headers: Any
-    """The rows' own headers as a map column, None where no row has any."""
+    """The rows' own headers as a map column, None if no row has any."""
 
     def __len__(self) -> int:
         return len(self.data)
@@ -203,7 +203,7 @@ class Shape:
         self._known: set[str] = set()
 
     def messages(self, batch: pa.RecordBatch) -> tuple[Messages, Messages | None]:
-        """Give the messages of a batch, and those that go to the dead letters; RowError where that is not wanted."""
+        """Give the messages of a batch, and those that go to the dead letters; RowError if that is not wanted."""
         wrong: Wrong = {}
         data = self._data(batch, wrong)
         subjects = self._subjects(batch, wrong)
@@ -274,13 +274,13 @@ class Shape:
         return pc.binary_join_element_wise(*parts, "")
 
     def _judge(self, subject: str | None) -> str:
-        """Say what is wrong with a subject, and remember it where nothing is."""
+        """Say what is wrong with a subject, and remember it if nothing is."""
         if subject is None:
             return "is null"
         if subject in self._known:
             return ""
         if not _SUBJECT.fullmatch(subject):
-            return f"is {subject!r}, which is no subject to publish to"
+            return f"is {subject!r}, which is not a subject to publish to"
         if is_marker(subject) or not any(covers(item, subject) for item in self.target.subjects):
             return f"is {subject!r}, and {self.target.stream} takes {', '.join(self.target.subjects) or 'nothing'}"
         if len(self._known) < KNOWN_SUBJECTS:
@@ -352,7 +352,7 @@ def note_nulls(wrong: Wrong, name: str, column: Any) -> None:
 
 def _judge_token(item: str | None) -> str:
     fits = item is not None and _TOKEN.fullmatch(item)
-    return "" if fits else f"is {item!r}, which is no token of a subject"
+    return "" if fits else f"is {item!r}, which is not a token of a subject"
 
 
 def note(wrong: Wrong, name: str, column: Any, judge: Callable[[str | None], str]) -> None:
@@ -379,7 +379,7 @@ def _own_headers(entries: Sequence[tuple[str, Any]]) -> list[tuple[str, list[str
         if name.lower().startswith(HEADER_PREFIX.lower()):
             continue
         if not _NAME.fullmatch(name):
-            raise RowError(f"hold {name!r}, which is no name of a header", column="headers")
+            raise RowError(f"hold {name!r}, which is not a name of a header", column="headers")
         listed = [values] if isinstance(values, str) else [] if values is None else list(values)
         if None in listed:
             raise RowError(f"have a null among the values of {name}", column="headers")
@@ -394,7 +394,7 @@ def _header_value(column: str, value: str) -> str:
 
 
 def column_texts(batch: pa.RecordBatch, name: str | None) -> list[str | None]:
-    """Give the values of a column as texts; as many nulls where no column is named."""
+    """Give the values of a column as texts; as many nulls if no column is named."""
     return [None] * batch.num_rows if name is None else as_kind(batch.column(name), pa.string()).to_pylist()
 
 

@@ -69,7 +69,7 @@ class ObjectReader(DataSourceReader):
             ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, ObjectPartition):  # Spark has a stand-in where a plan has no tasks
+        if isinstance(partition, ObjectPartition):  # Spark has a stand-in if a plan has no tasks
             with borrow(self.connection, self.options.patience) as bulk:
                 bulk.patience = self.options.patience
                 yield from to_batches(Objects(bulk, partition, self.options).rows(), arrow_schema(self.wanted))

@@ -36,7 +36,7 @@ class ObjectStreamReader(NatsStreamReader):
         super().__init__(connection, bytes_wanted(options, schema), schema)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, NatsPartition):  # Spark has a stand-in where a plan has no tasks
+        if not isinstance(partition, NatsPartition):  # Spark has a stand-in if a plan has no tasks
             return
         options, subjects = self.options, partition.subjects or ()
         bucket, held = options.objects or "", subjects[0].split(".")[1]

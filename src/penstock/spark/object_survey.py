@@ -57,7 +57,7 @@ class ObjectSurvey(OverwrittenSurvey):
         subjects = self.config.get("subjects") or []
         if not origin and not self.config.get("sources") and description_subjects(self.bucket) not in subjects:
             raise InputError(
-                f"The stream {self.name} is no object bucket: it does not take {description_subjects(self.bucket)}.",
+                f"Stream {self.name} is not an object bucket: it does not take {description_subjects(self.bucket)}.",
                 remedy=f'Read it as a stream: .option("stream", "{self.name}").',
             )
 
@@ -185,7 +185,7 @@ def _name(held: str, subject: str) -> str:
     name = name_of(held, subject)
     if name is None:
         raise RemoteProtocolError(
-            f"An object is described on {subject}, which is the subject of none.",
+            f"An object is described on {subject}, which is not the subject of any object.",
             remedy="Purge that subject of the bucket's stream.",
         )
     return name

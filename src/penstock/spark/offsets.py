@@ -72,7 +72,7 @@ class Mark:
 
     @classmethod
     def from_json(cls, content: Any) -> Mark:
-        """Read a mark; InputError where it is none."""
+        """Read a mark; InputError if it is something else."""
         try:
             texts = content["created"], content.get("time", "")
             numbers = content["from"], content["next"], content.get("skipped", 0), content.get("last", 0)
@@ -114,7 +114,7 @@ class Offset:
 
     @classmethod
     def from_json(cls, content: Any) -> Offset:
-        """Read an offset, as a dictionary or as its JSON text; InputError where it is none of ours."""
+        """Read an offset, as a dictionary or as its JSON text; InputError if it is none of ours."""
         if isinstance(content, str):
             try:
                 content = load_json(content)

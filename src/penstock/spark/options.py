@@ -45,7 +45,7 @@ class Option:
     sentence: str
     default: Any = None
     shown: str = ""
-    """How the default is shown in the reference, where its value does not say it."""
+    """How the default is shown in the reference, if its value does not say it."""
 
     @property
     def name(self) -> str:
@@ -161,7 +161,7 @@ def subject_list(name: str, value: str) -> tuple[str, ...]:
     found = names(name, value)
     for item in found:
         if subject_fault(item):
-            what = f"holds {item!r}, which is no subject."
+            what = f"holds {item!r}, which is not a subject."
             refuse(name, value, "Write tokens joined by dots; > only last.", what)
     found = without_overlap(found)
     for one, other in combinations(found, 2):
@@ -186,14 +186,14 @@ def bucket_name(name: str, value: str) -> str:
     try:
         return check_bucket(value.strip())
     except InputError as error:
-        refuse(name, value, error.remedy or "", f"is {value!r}, which is no name of a bucket.")
+        refuse(name, value, error.remedy or "", f"is {value!r}, which is not a name of a bucket.")
 
 
 def stream_name(name: str, value: str) -> str:
     """Read the name of one stream."""
     if not NAME.fullmatch(value.strip()):
         remedy = "A name has no dots, spaces, wildcards or slashes; several streams go into the option streams."
-        refuse(name, value, remedy, f"is {value!r}, which is no name of a stream.")
+        refuse(name, value, remedy, f"is {value!r}, which is not a name of a stream.")
     return value.strip()
 
 
@@ -202,7 +202,7 @@ def stream_patterns(name: str, value: str) -> tuple[str, ...]:
     found = names(name, value)
     for item in found:
         if not re.fullmatch(r"[^\s.>/\\\x00-\x1f\x7f]+", item):
-            refuse(name, value, "A name has no dots or spaces.", f"holds {item!r}, which is no name of a stream.")
+            refuse(name, value, "A name has no dots or spaces.", f"holds {item!r}, which is not a name of a stream.")
     return found
 
 

@@ -53,7 +53,7 @@ class PartitionReader:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a task's range: exactly the messages that are there, in order, once each."""
-        if not isinstance(partition, NatsPartition):  # Spark's stand-in where a plan has no tasks
+        if not isinstance(partition, NatsPartition):  # Spark's stand-in if a plan has no tasks
             return
         options, subjects, names = self.options, partition.subjects, self.wanted.names
         shaped = shaping(options, self.wanted)
@@ -121,4 +121,4 @@ def without_markers(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _ignore(error: DataLossError) -> None:
-    log.debug("%s None of it was ours.", error.what)
+    log.debug("%s Nothing of it is read by this query.", error.what)

@@ -45,7 +45,7 @@ class PastPart(Protocol):
 
     @property
     def messages(self) -> int:
-        """How many messages are in it; where nobody counted, how many there can be."""
+        """How many messages are in it; if nobody counted, how many there can be."""
 
     def batches(self, stream: str, start: int = 0, end: int = 1 << 62, **options: Any) -> Iterator[pa.RecordBatch]:
         """Give its messages whose sequences are in [start, end)."""
@@ -165,7 +165,7 @@ def first_time(past: Past) -> datetime | None:
 def check_same(past: Past, live: Survey) -> None:
     """Refuse a past that is not of the stream which the server has, as far as that can be known.
 
-    The last message that both hold decides: streams that parted at some sequence differ from there on. Where they hold
+    The last message that both hold decides: streams that parted at some sequence differ from there on. If they hold
     none in common, both must say the same time of creation. Backups of servers from 2.15 on say none: then the stream
     must be older than all of the past, and what it holds be younger.
     """
@@ -188,7 +188,7 @@ def check_same(past: Past, live: Survey) -> None:
 
 
 def _check_times(past: Past, live: Survey) -> None:
-    """Compare what is left where nothing names the stream and no message is in both."""
+    """Compare what is left if nothing names the stream and no message is in both."""
     from penstock.model import parse_time
     from penstock.spark.survey import CLOCK_MARGIN
 

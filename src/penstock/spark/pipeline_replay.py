@@ -37,7 +37,7 @@ class PipelineReplay:
     """What a run of a pipeline over history was asked for."""
 
     start: str | None = None
-    """Where its sources begin; None where the files say it."""
+    """Where its sources begin; None if the files say it."""
     into: Mapping[str, str] = field(default_factory=dict)
     """For each stream that the files name, the one that is written to instead."""
     switched: bool = False
@@ -54,7 +54,7 @@ class PipelineReplay:
 
     @classmethod
     def from_json(cls, text: str) -> PipelineReplay:
-        """Read what `to_json` wrote; InputError where it is anything else."""
+        """Read what `to_json` wrote; InputError if it is anything else."""
         try:
             content = load_json(text)
             start, into = content["start"], dict(content["into"])
@@ -69,7 +69,7 @@ class PipelineReplay:
         return cls.from_json(text) if text else None
 
     def target(self, stream: str) -> str:
-        """Give the stream that takes the place of one that the files name; InputError where none does."""
+        """Give the stream that takes the place of one that the files name; InputError if none does."""
         if stream in self.into:
             return self.into[stream]
         what = f"This replay would write to {stream} a second time."
@@ -79,7 +79,7 @@ class PipelineReplay:
         """Refuse to write to a stream that the replay has not to itself."""
         if stream is None or stream in self.into.values():
             return
-        what = f"This replay would write to {stream}, which is none of its own streams"
+        what = f"This replay would write to {stream}, which is not one of its own streams"
         if stream.startswith("KV_"):
             asks = f'target("{stream}").bucket from penstock.pipelines'
             raise InputError(
@@ -118,7 +118,7 @@ class PipelineReplay:
 
 
 def _of_task() -> str | None:
-    """Give what Spark tells this task, where this is one."""
+    """Give what Spark tells this task, if this is one."""
     try:
         from pyspark import TaskContext
     except ImportError:

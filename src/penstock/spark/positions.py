@@ -49,7 +49,7 @@ def parse_position(text: str, *, option: str) -> Position:
         return Position("ago", ago=parse_duration(word, option=option))
     except OptionError:
         raise OptionError(
-            f"The option {option} is {text[:200]!r}, which is no place in a stream.",
+            f"The option {option} is {text[:200]!r}, which is not a place in a stream.",
             remedy='Give all, last, new, a sequence from 1, a time as 2026-01-31T23:59:59Z, or a duration ago: "2m".',
             option=option,
             value=text,

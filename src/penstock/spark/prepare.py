@@ -26,7 +26,7 @@ SMALLEST = 4096  # bytes that the largest message must have room for, so that jo
 
 
 def prepare(bulk: TaskConnection, options: SinkOptions) -> SinkStream:
-    """Check the stream, change it where it is allowed to, and give what the tasks must know."""
+    """Check the stream, change it if it is allowed to, and give what the tasks must know."""
     name = options.stream
     try:
         info = bulk.api(f"STREAM.INFO.{name}")
@@ -81,14 +81,14 @@ def prepare(bulk: TaskConnection, options: SinkOptions) -> SinkStream:
 
 
 def _refuse_no_bucket(config: dict[str, Any], options: SinkOptions) -> None:
-    """Refuse a stream that has the name of a bucket and is none."""
+    """Refuse a stream that has the name of a bucket and is not one."""
     if options.bucket is not None:
         needed = [key_subjects(options.bucket)]
     else:
         needed = [described(options.objects or ""), chunk_subjects(options.objects or "")]
     if not all(any(covers(item, subject) for item in config.get("subjects") or ()) for subject in needed):
         raise InputError(
-            f"Stream {config['name']} does not take {' and '.join(needed)}: it is no bucket to write to.",
+            f"Stream {config['name']} does not take {' and '.join(needed)}: it is not a bucket to write to.",
             remedy="Make the bucket with penstock or another client, and write to that.",
         )
     if not config.get("allow_rollup_hdrs"):

@@ -64,7 +64,7 @@ class Progress:
     """One progress event of a query."""
 
     query: str
-    """The name of the query, its id where it has none."""
+    """The name of the query, its id if it has none."""
     id: str
     """The id of the query, which its checkpoint keeps."""
     run: str
@@ -146,7 +146,7 @@ class ProgressListener(StreamingQueryListener):
 
     @property
     def latest(self) -> dict[str, Progress]:
-        """The latest progress by the query's name, or its id where it has none."""
+        """The latest progress by the query's name, or its id if it has none."""
         with self._lock:
             return dict(self._latest)
 

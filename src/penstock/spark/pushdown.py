@@ -69,7 +69,7 @@ _EQUAL = ("EqualTo", "EqualNullSafe", "In")
 
 
 def _bounds(kind: str, value: Any, fits: Callable[[Any], bool]) -> tuple[Any, Any]:
-    """Give the lowest and the highest value that a filter names; None where it sets no such bound."""
+    """Give the lowest and the highest value that a filter names; None if it sets no such bound."""
     values = value if kind == "In" else (value,)
     if not values or not all(fits(item) for item in values):
         return None, None
@@ -97,7 +97,7 @@ def by_time(pushed: Pushed, kind: str, value: Any) -> Pushed:
 
 
 def _words(kind: str, value: Any) -> tuple[str, ...]:
-    """Give the only words that pass a filter; nothing where it says something else."""
+    """Give the only words that pass a filter; nothing if it says something else."""
     values = value if kind == "In" else (value,)
     return tuple(dict.fromkeys(values)) if kind in _EQUAL and all(isinstance(item, str) for item in values) else ()
 
@@ -134,7 +134,7 @@ STREAM_COLUMNS: Final[Mapping[str, Rule]] = {
 def prefix_to_subject(prefix: str) -> list[str]:
     """Give the subjects that cover everything which begins with a text: whole tokens of it, and a wildcard.
 
-    `orders.eu.` becomes `orders.eu.>`; of `orders.eu` only `orders.>` is sure, for `orders.europe` fits, too; where
+    `orders.eu.` becomes `orders.eu.>`; of `orders.eu` only `orders.>` is sure, for `orders.europe` fits, too; if
     there is no whole token, nothing is gained.
     """
     whole, dot, _ = prefix.rpartition(".")
@@ -142,9 +142,9 @@ def prefix_to_subject(prefix: str) -> list[str]:
 
 
 def narrow(old: tuple[str, ...] | None, new: tuple[str, ...]) -> tuple[str, ...]:
-    """Give subjects that cover whatever matches one of `old` and one of `new`; empty where nothing can.
+    """Give subjects that cover whatever matches one of `old` and one of `new`; empty if nothing can.
 
-    Where two only overlap, the narrower cannot be written as one subject: then the old one stays, which covers it.
+    If two only overlap, the narrower cannot be written as one subject: then the old one stays, which covers it.
     """
     if old is None:
         return without_overlap(new)

@@ -73,7 +73,7 @@ class QueryMarkers:
     batch: int
     run: str
     start: str = ""
-    """The start of the query that this run belongs to; nothing where nobody knows."""
+    """The start of the query that this run belongs to; nothing if nobody knows."""
     series: bool = True
     """Whether batches follow each other, so that the markers of one stay until the next begins."""
     replaces: str = ""
@@ -108,10 +108,10 @@ class QueryMarkers:
         return None if found is None else Head.read(found.payload, found.sequence, found.time)
 
     def join(self) -> Head:
-        """Get the right to write this batch, as the head that grants it; a head that does not where all is stored.
+        """Get the right to write this batch, as the head that grants it; a head that does not if all is stored.
 
-        Its sequence is the epoch, which every lane's subject carries. FencedError where another run has it now,
-        MarkerError where the stream and the query disagree.
+        Its sequence is the epoch, which every lane's subject carries. FencedError if another run has it now,
+        MarkerError if the stream and the query disagree.
         """
         deadline, starts_anew = Deadline(self.options.patience), self.options.on_missing_markers == "start"
         while True:
@@ -146,7 +146,7 @@ class QueryMarkers:
     def store_whole(self, messages: Messages) -> Tally | None:
         """Store a batch that nobody has begun in one go: its rows, their journal, and the head that says it is done.
 
-        Gives the tally of the rows; None where somebody has begun the batch, or rows have ids that the stream knows:
+        Gives the tally of the rows; None if somebody has begun the batch, or rows have ids that the stream knows:
         then whoever has the rows must join and store them as a task does.
         """
         digests = messages.digests()
@@ -194,7 +194,7 @@ class QueryMarkers:
     def finish(self, epoch: Head, tally: Tally) -> None:
         """Say that every row of the batch is stored.
 
-        Its markers stay, because a checkpoint may lose its last batch, and go when the next batch begins. Where none
+        Its markers stay, because a checkpoint may lose its last batch, and go when the next batch begins. If none
         follows they go at once.
         """
         done = self._conclude(self._after(epoch, "done", tally), epoch)
@@ -217,7 +217,7 @@ class QueryMarkers:
         self._patiently(lambda: self.bulk.api(f"STREAM.PURGE.{self.target.stream}", question))
 
     def _admitted(self) -> Head | None:
-        """Ask for the head; refuse to go on where it shuts us out, or this batch does not follow on it."""
+        """Ask for the head; refuse to go on if it shuts us out, or this batch does not follow on it."""
         head = self.head()
         if head is not None and self.start and self.start in head.starts:
             raise self.refusals.fenced(None)
@@ -275,7 +275,7 @@ class QueryMarkers:
                 raise self.late("finish the batch")
 
     def _write_head(self, head: Head, expected: int) -> int | None:
-        """Try to write a head and give its sequence; None where what came of it shows when it is read again."""
+        """Try to write a head and give its sequence; None if what came of it shows when it is read again."""
         messages = [(self.subjects.head, {EXPECTED: str(expected), **self.keep}, head.body())]
         if head.state == "open":
             messages.insert(0, (self.subjects.anchor, self.keep, anchor_body(head.batch)))
@@ -317,7 +317,7 @@ class QueryMarkers:
     # -- lanes ----------------------------------------------------------------------------------------------------
 
     def open(self, epoch: Head, partition: int, task: int, *, again: bool = False) -> tuple[int, list[Journal]]:
-        """Take the lanes of a partition, from an earlier attempt where there was one, and read what that stored.
+        """Take the lanes of a partition, from an earlier attempt if there was one, and read what that stored.
 
         Gives the sequence of the first opening, which those of the other lanes follow, and the journals of earlier
         attempts in this epoch. `again`: we know that there was one.
@@ -392,7 +392,7 @@ class QueryMarkers:
         return claims, last.sequence
 
     def claim(self, epoch: Head, partition: int, taken: Taken, expected: int) -> bool:
-        """Try to claim rows of the journals for a partition; False where the claims must be read again."""
+        """Try to claim rows of the journals for a partition; False if the claims must be read again."""
         size = min(CLAIM_BYTES, self.bulk.max_payload // 2)
         messages = [
             (self.subjects.of_claims(epoch.sequence, f"{partition}-{part}"), self.keep, body)
@@ -455,7 +455,7 @@ class QueryMarkers:
             raise self.refusals.not_stored(error) from None
 
     def _attempt(self, messages: Sequence[tuple[str, Mapping[str, str], bytes]]) -> int | None:
-        """Try a fenced write once; None where it was refused or nobody knows, and the caller has to look."""
+        """Try a fenced write once; None if it was refused or nobody knows, and the caller has to look."""
         return self._try(lambda: self.bulk.store(self.target.stream, messages, self.target.domain))
 
     def _try(self, action: Callable[[], int]) -> int | None:

@@ -209,7 +209,7 @@ class Refusals:
     # -- what the server refuses ----------------------------------------------------------------------------------
 
     def not_stored(self, error: JetStreamError) -> JetStreamError:
-        """Name the batch and the stream in what the server said, and what to do where that is known.
+        """Name the batch and the stream in what the server said, and what to do if that is known.
 
         What is stored stays: the next start stores the rest.
         """

@@ -91,7 +91,7 @@ def known_columns(options: SourceOptions) -> dict[str, DataType]:
 
 
 def source_schema(options: SourceOptions) -> StructType:
-    """Give the columns of a read where the user gives no schema."""
+    """Give the columns of a read if the user gives no schema."""
     columns = known_columns(options)
     names = [name for name in columns if name != "headers" or options.include_headers]
     return StructType([StructField(name, columns[name]) for name in names])

@@ -29,7 +29,7 @@ OLDEST_JAVA = 17
 
 
 def session(name: str = "penstock", master: str | None = None, **conf: Any) -> SparkSession:
-    """Start Spark, or give the session that runs; `local[*]` where nobody names a master.
+    """Start Spark, or give the session that runs; `local[*]` if nobody names a master.
 
     `conf` are settings with their dots written as two underscores: `spark__sql__shuffle__partitions=8`. Unless they
     say otherwise, Spark hides secrets in the texts and options that it shows.
@@ -52,7 +52,7 @@ def session(name: str = "penstock", master: str | None = None, **conf: Any) -> S
 
 
 def check_java() -> str:
-    """Find the Java that Spark will start and give its path; InputError where there is none that will do."""
+    """Find the Java that Spark will start and give its path; InputError if there is none that will do."""
     remedy = "Install Java 17 or newer (openjdk-17-jre-headless), or set JAVA_HOME to one."
     home = os.environ.get("JAVA_HOME")
     if home and not Path(home, "bin", "java").exists():

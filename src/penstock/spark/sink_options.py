@@ -94,7 +94,7 @@ class SinkOptions(Options):
     ttl: str | None = option(
         read_ttl, 'How long each message lives, such as "1h", or `never`; the stream needs allow_msg_ttl.'
     )
-    ttl_column: str | None = option(text, "The column that says how long its message lives; `ttl` where it is null.")
+    ttl_column: str | None = option(text, "The column that says how long its message lives; `ttl` if it is null.")
     on_null_value: str = option(
         choice("fail", "delete", "purge"),
         "Buckets only: what a row does whose `value` is null and which has no `operation`: it cannot be written, or it "
@@ -108,24 +108,24 @@ class SinkOptions(Options):
     )
     on_repeated_keys: str = option(
         choice("fail", "any"),
-        "Buckets only: what to do where two partitions of a batch have rows of one key (or object), so that nobody "
+        "Buckets only: what to do if two partitions of a batch have rows of one key (or object), so that nobody "
         "knows which of them is the last: stop; or accept any.",
         "fail",
     )
     dead_letter_subject: str | None = option(
         text,
-        "Where rows go that cannot be written; without it they stop the query. Exactly once where it is a subject of "
+        "Where rows go that cannot be written; without it they stop the query. Exactly once if it is a subject of "
         "the same stream.",
     )
     on_missing_markers: str = option(
         choice("fail", "start"),
-        "What to do where the stream does not know how far the query is although it is not new: stop, or start from "
+        "What to do if the stream does not know how far the query is although it is not new: stop, or start from "
         "this batch and accept that rows are repeated or missing.",
         "fail",
     )
     on_changed_rows: str = option(
         choice("fail", "keep"),
-        "What to do where a replayed batch lacks rows that were stored before (the query is not deterministic): stop, "
+        "What to do if a replayed batch lacks rows that were stored before (the query is not deterministic): stop, "
         "now and at every later start; or keep all rows that are stored, and go on.",
         "fail",
     )

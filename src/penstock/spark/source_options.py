@@ -65,7 +65,7 @@ class SourceOptions(Options):
     backfill: str | None = option(
         text,
         "A backup, the store of a stopped server or an archive of `stream`, a folder or its URI: the sequences that it "
-        "holds come from there, and all others from the server. Also where the server dropped them long ago.",
+        "holds come from there, and all others from the server. Also if the server dropped them long ago.",
     )
     archive: str | None = option(
         text,
@@ -109,8 +109,7 @@ class SourceOptions(Options):
     )
     start_strategy: str = option(
         choice("latest", "error"),
-        "What to do where no message is as young as the time in `start`: begin with the next one that comes, or "
-        "refuse.",
+        "What to do if no message is as young as the time in `start`: begin with the next one that comes, or refuse.",
         "latest",
     )
     include_headers: bool = option(truth, "Whether there is a column `headers`.", True)
@@ -144,10 +143,10 @@ class SourceOptions(Options):
     )
     push_down: bool | None = option(
         truth,
-        "Whether filters of a batch query reach the server, where Spark's push-down for Python sources is on. By "
+        "Whether filters of a batch query reach the server, if Spark's push-down for Python sources is on. By "
         "default they do if this Spark keeps them to their query; Spark up to 4.3 keeps what one query pushed down for "
         "all later queries of the same loaded frame: load one for each query.",
-        shown="where it is safe",
+        shown="if it is safe",
     )
     fail_on_data_loss: bool = option(
         truth,
@@ -155,7 +154,7 @@ class SourceOptions(Options):
         True,
     )
     min_partitions: int | None = option(
-        count, "The least number of tasks that a read is cut into, where there are messages for it."
+        count, "The least number of tasks that a read is cut into, if there are messages for it."
     )
     max_records_per_partition: int | None = option(count, "The most messages that one task reads.")
     max_bytes_per_partition: int = option(
@@ -286,7 +285,7 @@ class SourceOptions(Options):
             )
         for name in ("max_trigger_delay", "patience"):
             if getattr(self, name) <= 0:
-                self.misplaced(name, "Zero is no duration to wait: leave it out, or give one.")
+                self.misplaced(name, "Zero is not a duration to wait: leave it out, or give one.")
 
     def _check_buckets(self) -> None:
         """Refuse options of buckets without one, and those of streams with one."""

@@ -87,7 +87,7 @@ class StoredReader(DataSourceReader):
         return list(cut_past(past, stamps, start, end, options, pushed.subjects))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, StoredPartition):  # Spark has a stand-in where a plan has no tasks
+        if isinstance(partition, StoredPartition):  # Spark has a stand-in if a plan has no tasks
             yield from read_stored(partition, self.options, self.wanted)
 
 
@@ -137,7 +137,7 @@ def cut_past(
     options: SourceOptions,
     subjects: tuple[str, ...] | None,
 ) -> Iterator[StoredPartition]:
-    """Cut a range into tasks of about equal size: parts together, and a part in several where that is asked for.
+    """Cut a range into tasks of about equal size: parts together, and a part in several if that is asked for.
 
     Whoever reads the second half of a part goes through the first one, too: so parts stay whole by themselves.
     """

@@ -176,7 +176,7 @@ class NatsStreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerA
         return self._streams
 
     def _survey(self, name: str, mark: Mark | None) -> Survey | None:
-        """Ask for a stream's state; None where a stream that we know is gone."""
+        """Ask for a stream's state; None if a stream that we know is gone."""
         try:
             return self._surveyed(name, mark)
         except (InputError, NotFoundError):
@@ -194,7 +194,7 @@ class NatsStreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerA
     # -- from where to where --------------------------------------------------------------------------------------
 
     def _mark(self, name: str, mark: Mark, stream: Survey | None) -> Mark:
-        """Give where a stream is read from now on, which is further on where messages are gone and may be."""
+        """Give where a stream is read from now on, which is further on if messages are gone and may be."""
         if stream is None or stream.created != mark.created:
             self.options.lose(self._vanished(name, mark.next, None, stream))
             if stream is None:

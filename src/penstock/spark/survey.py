@@ -1,7 +1,7 @@
 """What the driver finds out about a stream before tasks read it: its state, places in time, counts between sequences.
 
 Everything here is a request or two to the JetStream API. Whatever decides on what is read is asked of the stream's
-leader. Counting uses direct get: asked for one message from a sequence on, the server says how many follow it. Where a
+leader. Counting uses direct get: asked for one message from a sequence on, the server says how many follow it. If a
 stream does not allow that, or a mirror answers for it, a short-lived consumer tells.
 """
 
@@ -33,12 +33,12 @@ __all__ = ["CLOCK_MARGIN", "Probed", "Survey", "stream_names"]
 
 # A plan is worth some milliseconds, not seconds: no range is looked at in more places than this.
 MOST_PROBES = 256
-# So many messages are looked at where the size of many is to be known.
+# So many messages are looked at if the size of many is to be known.
 SAMPLES = 16
 # A trigger that is limited to so many messages may have a little less, if that saves requests.
 CLOSE_ENOUGH = 0.9
 EXACT = 100  # a smaller limit is met to the message
-# The clocks of a cluster's servers differ a little, so times may step back where a leader changes.
+# The clocks of a cluster's servers differ a little, so times may step back when a leader changes.
 CLOCK_MARGIN = timedelta(seconds=10)
 
 
@@ -74,7 +74,7 @@ class Probed:
 class Survey:
     """A stream as the server described it, and questions about it, with the subjects that the query reads.
 
-    `mark`: where the query stands in it. InputError where there is no such stream.
+    `mark`: where the query stands in it. InputError if there is no such stream.
     """
 
     aside = ""
@@ -107,7 +107,7 @@ class Survey:
         own = () if mapped else tuple(self.config.get("subjects") or ())
         shown_subjects = tuple(subject for subject in own if not is_marker(subject))
         self.data_subjects = None if shown_subjects == own else shown_subjects
-        """The stream's subjects without those of the sink's markers; None where it has none, or they do not tell."""
+        """The stream's subjects without those of the sink's markers; None if it has none, or they do not tell."""
         self.subjects = self.data_subjects if subjects is None else subjects
         """The subjects to read: those of the query, or all but the sink's markers; None for all."""
         self.hides = _hides(own, subjects)
@@ -166,7 +166,7 @@ class Survey:
     def lacks(self, place: int) -> bool:
         """Tell whether messages of ours from a place on are gone.
 
-        Where acks remove messages and we read some subjects only, others' acks move the head of the stream; there the
+        If acks remove messages and we read some subjects only, others' acks move the head of the stream; there the
         query's bookmark keeps ours, and the head says nothing.
         """
         return self.beginning(place) > place and (self.retention == "limits" or self.subjects is None)
@@ -281,14 +281,14 @@ class Survey:
         return max((item.sequence for item in found if item), default=self.next)
 
     def at_time(self, time: datetime) -> int | None:
-        """Give the first sequence stored at a time or later; None where there is none."""
+        """Give the first sequence stored at a time or later; None if there is none."""
         found = self.bulk.since(self.name, _written(time)) if self.messages else None
         return None if found is None else found.sequence
 
     # -- counting -----------------------------------------------------------------------------------------------
 
     def probe(self, sequence: int) -> Probed | None:
-        """Find the first message at a sequence or behind it that the query reads; None where there is none."""
+        """Find the first message at a sequence or behind it that the query reads; None if there is none."""
         if not self.allow_direct:
             made = self._consumer({"deliver_policy": "by_start_sequence", "opt_start_seq": sequence})
             return Probed(sequence, self.mean_size, int(made["num_pending"])) if made["num_pending"] else None

@@ -224,7 +224,7 @@ class NatsWriter(_Writing, DataSourceArrowWriter):
 
 
 def _start_of(context: TaskContext) -> str:
-    """Give the start of the streaming query that a task works for; nothing where it works for none.
+    """Give the start of the streaming query that a task works for; nothing if it works for none.
 
     Spark names the jobs of a start by its run id. A name that a program chose for its jobs says nothing.
     """

@@ -149,7 +149,7 @@ class _Walk:
                 return position, False
             name, content, behind = found
             if (name == b"state.json") != (self.state is None) or (name and entries.counted):
-                raise Broken(f"what stands at {offset + position} may not stand there")
+                raise Broken(f"what stands at {offset + position} does not belong there")
             if not name:
                 return position, True
             if self.state is None:
@@ -159,7 +159,7 @@ class _Walk:
             self.begin = offset + behind
             position = entries.take(waiting, behind, len(waiting))
         if entries.stop != NEED:
-            raise Broken(f"what stands at {offset + position} is no message that may follow")
+            raise Broken(f"what stands at {offset + position} is not a message that may follow")
         return position, False
 
     def _cut(self, at: int) -> None:
@@ -174,9 +174,9 @@ def _state(content: bytes) -> dict[str, Any]:
         state = load_json(content)
         numbers = [state.get(name, 0) for name in ("first_seq", "last_seq", "messages", "bytes", "consumer_count")]
     except (ValueError, AttributeError):
-        raise Broken("its state.json is none") from None
+        raise Broken("its state.json is not the state of a consumer") from None
     if not all(isinstance(number, int) and 0 <= number < 1 << 62 for number in numbers):
-        raise Broken("its state.json says numbers that cannot be")
+        raise Broken("its state.json holds numbers that are not possible")
     return dict(state)
 
 
@@ -201,7 +201,7 @@ class PartReader:
                 if entries.stop == BEYOND:
                     break
                 if entries.stop != NEED:
-                    raise Broken(f"what stands at {offset + position} is no message that may follow")
+                    raise Broken(f"what stands at {offset + position} is not a message that may follow")
                 del waiting[:position]
         if entries.rows:
             yield taken(entries, stream, self.wanted)

@@ -16,7 +16,7 @@ LARGEST = 256 << 20  # bytes; a server begins a new block at 8 MB, and the last 
 
 
 def unpack_block(content: bytearray, room: bytearray | None = None) -> bytearray:
-    """Give the records of a block; ValueError if it is none, or no block that a server writes.
+    """Give the records of a block; ValueError if it is not a block that a server writes.
 
     What is compressed is unpacked in `room`, if that is given.
     """

@@ -63,7 +63,7 @@ class Entries(Decoder):  # type: ignore[misc]  # a class of C, to mypy, is any
             self.restart()
 
     def _one(self, data: Any, position: int, end: int) -> int:
-        """Take the message at a position; it stops with OTHER at an entry that is none, which `entry` describes."""
+        """Take the message at a position; it stops with OTHER at an entry of another kind, which `entry` describes."""
         self.stop = self._entry(data, position, end)
         if self.stop != _NEED or self.body == 0:
             return 0
@@ -97,7 +97,7 @@ class Entries(Decoder):  # type: ignore[misc]  # a class of C, to mypy, is any
         return bytes(buffer[self.subject : self.subject_end]), bytes(buffer[self.body : stop]), stop
 
     def _entry(self, data: Any, position: int, end: int) -> int:
-        """Read the head of an entry; NEED with `body` 0 if it is not whole, BROKEN if it is none."""
+        """Read the head of an entry; NEED with `body` 0 if it is not whole, BROKEN if it is something else."""
         self.body = 0
         name = self._number(data, position, end)
         time = self._number(data, self.place, end)

@@ -104,4 +104,6 @@ def _told(uri: str, work: Callable[[], Any], missing: Any) -> Any:
     except (FileNotFoundError, NotADirectoryError):
         return missing
     except OSError as error:
-        raise InputError(f"{uri} cannot be read: {error.strerror or error}.", remedy="May this user read it?") from None
+        raise InputError(
+            f"{uri} cannot be read: {error.strerror or error}.", remedy="Check that this user may read it."
+        ) from None

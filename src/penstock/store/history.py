@@ -85,9 +85,7 @@ class History:
         for batch in part.batches(self.name, headers=False):
             latest = batch.column("time")[batch.num_rows - 1].as_py()
         if latest is None:
-            raise InputError(
-                f"{self.source} holds nothing where it says that it does.", remedy="Read another copy of it."
-            )
+            raise InputError(f"{self.source} lacks messages that it says it holds.", remedy="Read another copy of it.")
         return latest
 
 

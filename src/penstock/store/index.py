@@ -105,7 +105,7 @@ class _Reader:
 
 
 def read_index(content: bytes, stream: str) -> Index:
-    """Read an index; Damaged if it is none, or not this stream's."""
+    """Read an index; Damaged if it is something else, or not this stream's."""
     body, told = content[:-_CHECKSUM], content[-_CHECKSUM:]
     if len(content) < 32 or body[0] != MAGIC or body[1] not in VERSIONS:
         raise Damaged("it does not begin as an index does")
@@ -149,7 +149,7 @@ def _read_block(reader: _Reader, version: int) -> Block:
 def _read_set(reader: _Reader) -> bytes:
     magic, version = reader.take(2)
     if magic != _SET_MAGIC or version not in _WORDS:
-        raise Damaged("a set of sequences does not begin as one does")
+        raise Damaged("a set of sequences does not begin as it must")
     words = _WORDS[version]
     nodes = int.from_bytes(reader.take(4), "little")
     reader.take(4)
@@ -159,7 +159,7 @@ def _read_set(reader: _Reader) -> bytes:
         bits = reader.take(8 * words)
         reader.take(2)
         if base % SPAN or base >> 62:
-            raise Damaged("a set of sequences has a piece that begins where none may")
+            raise Damaged("a set of sequences has a piece that begins in the wrong place")
         for at in range(0, len(bits), SPAN // 8):
             found[base + 8 * at] = bits[at : at + SPAN // 8]
     return b"".join(base.to_bytes(8, "little") + found[base] for base in sorted(found))
@@ -175,7 +175,7 @@ class BlockIndex:
 
 
 def read_block_index(content: bytes) -> BlockIndex:
-    """Read the index of a block, as servers before 2.10 wrote it; Damaged if it is none."""
+    """Read the index of a block, as servers before 2.10 wrote it; Damaged if it is something else."""
     if len(content) < 2 or content[0] != _SET_MAGIC or content[1] not in (1, 2):
         raise Damaged("it does not begin as the index of a block does")
     reader = _Reader(content)

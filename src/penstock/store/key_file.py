@@ -30,9 +30,9 @@ def read_key_file(content: bytes, path: str) -> dict[str, str]:
         version, words = told["version"], told["map"] or {}
         secret = base64.b64decode(told["secret"], validate=True)
     except (ValueError, KeyError, TypeError, binascii.Error):
-        raise InputError(f"{path} is no key file.", remedy=_REMEDY) from None
+        raise InputError(f"{path} is not a key file.", remedy=_REMEDY) from None
     if version != 1 or len(secret) != _SECRET or not isinstance(words, dict):
-        raise InputError(f"{path} is no key file that is known here.", remedy=_REMEDY)
+        raise InputError(f"{path} is not a key file that is known here.", remedy=_REMEDY)
     for word, original in words.items():
         if not isinstance(original, str) or not _is_text(original) or hide(original, secret) != word:
             raise InputError(f"{path} was changed: {word[:60]!r} does not follow from its secret.", remedy=_REMEDY)

@@ -27,7 +27,7 @@ class Tar:
 
     @classmethod
     def open(cls, path: str) -> Tar:
-        """Find the files in an archive; Broken if it is none."""
+        """Find the files in an archive; Broken if it is not one."""
         with Unpacked(open_file(path)) as file:
             try:
                 with tarfile.open(fileobj=file, mode="r:") as tar:
@@ -37,7 +37,7 @@ class Tar:
                         if item.isfile()
                     }
             except tarfile.TarError as error:
-                raise Broken(f"it is no tar archive: {error}") from None
+                raise Broken(f"it is not a tar archive: {error}") from None
         if _ERRORS in members:
             raise Broken(f"the server broke it off and wrote {_ERRORS} into it")
         return cls(path, members)

@@ -157,7 +157,7 @@ class Survey:
             self.error = error
         except Exception as error:
             log.exception("A round of the survey failed.")
-            self.error = PenstockError(f"The survey made a mistake: {type(error).__name__}.")
+            self.error = PenstockError(f"The survey failed unexpectedly: {type(error).__name__}.")
         await self._pipelines(disk)
 
     async def _pipelines(self, disk: ThreadPoolExecutor) -> None:

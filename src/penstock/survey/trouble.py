@@ -88,7 +88,7 @@ def consumer_trouble(state: ConsumerState) -> Iterator[Symptom]:
 def _stuck(state: ConsumerState) -> Iterator[Symptom]:
     most, still = state.max_ack_pending, state.still
     if most and state.ack_pending >= most and still >= FULL_STILL:
-        says = f"{_acks(state)}, as many as may: it gets no more"
+        says = f"{_acks(state)}, the most that are allowed: it gets no more"
         yield Symptom("stuck", says, still >= STILL, still)
     elif state.lag and still >= STILL:
         who = (
@@ -110,7 +110,7 @@ def pipeline_trouble(state: PipelineSeen, now: float) -> Iterator[Symptom]:
     if state.state == "failed":
         yield Symptom("failed", f"its run failed: {state.failure or 'nobody said why'}")
     elif state.state == "cut off":
-        yield Symptom("cut off", "its run ended without a word: the process is gone")
+        yield Symptom("cut off", "its run ended without a message: the process is gone")
     failed = [flow.name for flow in state.flows if flow.failed]
     if failed and state.state != "failed":
         yield Symptom("failed", f"{'flow' if len(failed) == 1 else 'flows'} {', '.join(failed)} failed")

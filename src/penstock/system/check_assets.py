@@ -39,7 +39,7 @@ Levels = TypeVar("Levels", "StreamLevels", "ConsumerLevels")
 
 @dataclass(frozen=True)
 class StreamLevels:
-    """What a stream must be; None where nothing is asked."""
+    """What a stream must be; None if nothing is asked."""
 
     lag_critical: int | None = None
     """So many messages behind its mirror or a source is critical."""
@@ -59,7 +59,7 @@ class StreamLevels:
 
 @dataclass(frozen=True)
 class ConsumerLevels:
-    """What a consumer must be; None, or nothing above zero, where nothing is asked."""
+    """What a consumer must be; None, or nothing above zero, if nothing is asked."""
 
     outstanding_ack_critical: int | None = None
     waiting_critical: int | None = None
@@ -71,7 +71,7 @@ class ConsumerLevels:
 
 
 def with_metadata(levels: Levels, metadata: Mapping[str, Any]) -> Levels:
-    """Give levels with those of the metadata where the caller gave none; InputError for one that cannot be read."""
+    """Give levels with those of the metadata if the caller gave none; InputError for one that cannot be read."""
     added: dict[str, Any] = {}
     for item in dataclasses.fields(levels):
         key = f"{_METADATA}{item.name.replace('_', '-')}"
@@ -187,7 +187,7 @@ def _unseen(item: Mapping[str, Any]) -> float:
 def _check_mirror(result: CheckResult, info: Mapping[str, Any], levels: StreamLevels) -> None:
     mirror = fields(info, "mirror")
     if not fields(info, "config", "mirror"):
-        result.critical("the stream is no mirror and has no sources")
+        result.critical("the stream is not a mirror and has no sources")
         return
     if not mirror:
         result.critical("the server says nothing of the mirror")
@@ -343,7 +343,7 @@ def check_message(
         try:
             stored = datetime.fromtimestamp(int(data), UTC)
         except (ValueError, OverflowError, OSError):
-            result.critical("the body is no Unix time")
+            result.critical("the body is not a Unix time")
             return
     age = (now - stored).total_seconds()
     about = {"warning": levels.age_warn, "critical": levels.age_critical}
@@ -362,7 +362,7 @@ def check_message(
 
 @dataclass(frozen=True)
 class BucketLevels:
-    """How many values a bucket must hold; None where nothing is asked."""
+    """How many values a bucket must hold; None if nothing is asked."""
 
     values_warn: int | None = None
     values_critical: int | None = None

@@ -44,7 +44,7 @@ def check_time(result: CheckResult, gauge: str, value: float, warning: float, cr
 
 @dataclass(frozen=True)
 class ServerLevels:
-    """What a server must be; None where nothing is asked."""
+    """What a server must be; None if nothing is asked."""
 
     cpu_warn: int | None = None
     cpu_critical: int | None = None

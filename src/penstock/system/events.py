@@ -99,10 +99,10 @@ class ServerEvent:
 
 
 def read_event(data: bytes) -> ServerEvent:
-    """Read one event; RemoteProtocolError if it is none."""
+    """Read one event; RemoteProtocolError if it is something else."""
     content = read_object(data)
     if not isinstance(content.get("type"), str):
-        raise RemoteProtocolError(f"This is no event of a NATS server: {data[:60]!r}.", place=0)
+        raise RemoteProtocolError(f"This is not an event of a NATS server: {data[:60]!r}.", place=0)
     if isinstance(content.get("client"), dict):
         content["client"] = without_jwt(content["client"])
     return ServerEvent(word(content, "type"), word(content, "id"), moment(content, "timestamp"), content)

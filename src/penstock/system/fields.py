@@ -25,9 +25,9 @@ def read_object(payload: bytes) -> dict[str, Any]:
     try:
         answer = load_json(str(payload, "utf-8"))
     except ValueError:
-        raise RemoteProtocolError(f"A server's answer is no JSON: {payload[:40]!r}.", place=0) from None
+        raise RemoteProtocolError(f"A server's answer is not JSON: {payload[:40]!r}.", place=0) from None
     if not isinstance(answer, dict):
-        raise RemoteProtocolError(f"A server's answer is no object: {payload[:40]!r}.", place=0)
+        raise RemoteProtocolError(f"A server's answer is not an object: {payload[:40]!r}.", place=0)
     return answer
 
 
@@ -39,7 +39,7 @@ def fields(content: Mapping[str, Any], *path: str) -> dict[str, Any]:
         if found is None:
             return {}
         if not isinstance(found, dict):
-            raise _wrong(name, "object")
+            raise _wrong(name, "an object")
     return dict(found)
 
 
@@ -47,7 +47,7 @@ def rows(content: Mapping[str, Any], *path: str) -> list[dict[str, Any]]:
     """Give the list of objects at the end of a path."""
     found = fields(content, *path[:-1]).get(path[-1]) or []
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-        raise _wrong(path[-1], "list of objects")
+        raise _wrong(path[-1], "a list of objects")
     return found
 
 
@@ -55,7 +55,7 @@ def figure(content: Mapping[str, Any], *path: str) -> Any:
     """Give the number at the end of a path."""
     found = fields(content, *path[:-1]).get(path[-1]) or 0
     if isinstance(found, bool) or not isinstance(found, int | float) or not -_LARGEST < found < _LARGEST:
-        raise _wrong(path[-1], "number")
+        raise _wrong(path[-1], "a number")
     return found
 
 
@@ -68,7 +68,7 @@ def texts(content: Mapping[str, Any], *path: str) -> list[str]:
     """Give the list of texts at the end of a path."""
     found = fields(content, *path[:-1]).get(path[-1]) or []
     if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-        raise _wrong(path[-1], "list of texts")
+        raise _wrong(path[-1], "a list of texts")
     return found
 
 
@@ -93,11 +93,11 @@ def moment(content: Mapping[str, Any], *path: str) -> datetime | None:
     try:
         time = parse_time(written)
     except InputError:
-        raise _wrong(path[-1], "time") from None
+        raise _wrong(path[-1], "a time") from None
     if not 1 < time.year < 9999:  # beyond, there are clocks on which it cannot be shown
-        raise _wrong(path[-1], "time")
+        raise _wrong(path[-1], "a time")
     return time
 
 
 def _wrong(name: str, kind: str) -> RemoteProtocolError:
-    return RemoteProtocolError(f"The field {name!r} of a server's answer is no {kind}.", place=0)
+    return RemoteProtocolError(f"The field {name!r} of a server's answer is not {kind}.", place=0)

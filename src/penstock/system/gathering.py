@@ -76,7 +76,7 @@ class _Answers:
 def not_system(subject: str) -> DeniedError:
     """Give the error for a login that may not ask servers about themselves."""
     return DeniedError(
-        "Servers tell this to users of the system account alone, and this login is none of them.",
+        "Servers tell this to users of the system account alone, and this login is not one of them.",
         remedy="Log in as one, with --user and --password, --creds or --context; the server's configuration names "
         "the account: system_account.",
         subject=subject,

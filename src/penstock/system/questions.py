@@ -36,7 +36,7 @@ def subject_of(kind: str, server: str | None = None) -> str:
     if server is None:
         return f"{PING}.{kind}"
     if not is_server_id(server):
-        raise InputError(f"{server!r} is no id of a server.", remedy="It has 56 letters and digits, the first an N.")
+        raise InputError(f"{server!r} is not a server's id.", remedy="It has 56 letters and digits, the first an N.")
     return f"$SYS.REQ.SERVER.{server}.{kind}"
 
 

@@ -1,4 +1,4 @@
-"""What the plain modules need of `cython` where Cython is not installed: one name, and it says no."""
+"""What the plain modules need of `cython` if Cython is not installed: one name, and it says no."""
 
 __all__ = ["compiled"]
 

@@ -76,7 +76,7 @@ def _strings(buffers: tuple[Any, Any], rows: int, escape: bool) -> pa.StringArra
 
 
 def _unreadable(closed: dict[str, Any], stream: str) -> MessageError:
-    """Say which is the first message whose text is none."""
+    """Say which is the first message whose text is not UTF-8."""
     subjects, values, names = (closed[name] for name in ("subject", "header_values", "header_names"))
     of_name, of_value = (memoryview(closed[name]).cast("B").cast("i") for name in ("header_maps", "header_lists"))
     found = []
@@ -121,7 +121,7 @@ def most_rows(text: str, wanted: int) -> int:
 def constant(text: str, rows: int) -> pa.StringArray:
     """Give a column that says the same in every row.
 
-    Arrow's own `repeat` does too, but its scalars import pandas where that is installed, which takes a second.
+    Arrow's own `repeat` does too, but its scalars import pandas if that is installed, which takes a second.
     """
     return _constant(text, 1 << max(rows - 1, 0).bit_length()).slice(0, rows)
 

@@ -1,7 +1,7 @@
 # cython: language_level=3, annotation_typing=False, boundscheck=False, wraparound=False, initializedcheck=False
 """Growing columns in Arrow's layout, and the few steps on bytes that the batch path is made of.
 
-The C types stand in buffers.pxd, which only the compiler reads. Where the compiled and the plain form of a step differ,
+The C types stand in buffers.pxd, which only the compiler reads. If the compiled and the plain form of a step differ,
 both stand side by side, and the tests hold them against each other. `data` is a pointer in the compiled form and a
 bytearray in the plain one.
 """
@@ -237,7 +237,7 @@ def used_again(spare: list[bytearray], room: int) -> bytearray | None:
 
 
 def find(data: Any, byte: int, start: int, end: int) -> int:
-    """Give the place of a byte in `data[start:end]`, -1 where there is none."""
+    """Give the place of a byte in `data[start:end]`, -1 if there is none."""
     if cython.compiled:
         if end <= start:
             return -1
@@ -277,7 +277,7 @@ def same(data: Any, start: int, end: int, other: int, other_end: int) -> bool:
 
 
 def moment(data: Any, start: int, end: int) -> int:
-    """Read an RFC 3339 time in UTC, `2026-01-31T12:30:59.123456789Z`, as microseconds since 1970; -1 if it is none."""
+    """Read an RFC 3339 time in UTC, `2026-01-31T12:30:59.123456789Z`, as microseconds since 1970; -1 if it is not."""
     if end - start < 20 or end - start > 30 or data[end - 1] != 90 or data[start + 10] != 84:  # Z, T
         return -1
     year = number(data, start, start + 4)
@@ -316,7 +316,7 @@ class Lines:
         self.count = 0
 
     def split(self, data: Any, start: int, end: int) -> int:
-        """Note the lines of the block `data[start:end]`, without its first one where that is a version."""
+        """Note the lines of the block `data[start:end]`, without its first one if that is a version."""
         self.spans.count = self.count = 0
         if not cython.compiled:
             del self.spans.items[:]

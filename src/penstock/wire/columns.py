@@ -267,7 +267,7 @@ class Columns:
         return self.maps.append(self.names.count)
 
     def _line(self, data: Any, position: int, end: int) -> int:
-        """Read the line of a message of ours; OTHER if it is none. `body` stays 0 where the line is not whole."""
+        """Read the line of a message of ours; OTHER if it is not one. `body` stays 0 if the line is not whole."""
         self.body = 0
         limit = end if end - position < _MAX_LINE else position + _MAX_LINE
         if cython.compiled:

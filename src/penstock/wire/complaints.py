@@ -47,7 +47,7 @@ class ComplaintKind(enum.Enum):
     SUBSCRIPTIONS = "subscriptions"
     """The connection has as many subscriptions as it may; the connection stays, the subscription does not begin."""
     SUBJECT = "subject"
-    """A subject that is none; the connection stays."""
+    """Something that cannot be a subject; the connection stays."""
     PROTOCOL = "protocol"
     """What we sent is not the protocol, or more than the server takes."""
     TLS = "tls"
@@ -218,7 +218,7 @@ _REMEDIES = {
     ComplaintKind.SUBJECT: "A subject has no blanks and no empty parts between its dots.",
     ComplaintKind.PROTOCOL: "Send smaller messages and shorter subjects, or raise the server's limits.",
     ComplaintKind.TLS: "Use tls:// in the URL.",
-    ComplaintKind.PORT: "Use the server's port for clients, 4222 where nothing else is configured.",
+    ComplaintKind.PORT: "Use the server's port for clients, 4222 if nothing else is configured.",
     ComplaintKind.GONE: "Is the server up, and is there time to answer its pings?",
 }
 

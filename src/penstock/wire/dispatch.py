@@ -31,7 +31,7 @@ __all__ = ["COMPILED", "Outbox", "Taker", "hand_out"]
 
 COMPILED: bool = bool(cython.compiled)
 
-# What a taker gets: subject, reply (empty where there is none), payload, and the header block as it came, None where
+# What a taker gets: subject, reply (empty if there is none), payload, and the header block as it came, None if
 # there is none. What it returns, if it is not None, is waited for before the next message is handed out.
 Taker = Callable[[bytes, bytes, Any, bytes | None], Any]
 
@@ -49,7 +49,7 @@ def hand_out(
     Gives the place behind the last one, how many there were, and what to wait for before the next, None for nothing.
 
     A taker gets the payload as bytes. A borrower gets a view of the buffer, which is gone when the borrower returns,
-    or, where it returned something to wait for, belongs to that: the buffer must not change until then.
+    or, if it returned something to wait for, belongs to that: the buffer must not change until then.
     """
     place = start
     count = 0

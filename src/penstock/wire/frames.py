@@ -8,7 +8,7 @@ Every frame of an `Encoder` has a number that counts up. It stands where the set
     NATS/1.0
     <fixed header lines>
     <counter name>: <number>
-    Nats-Msg-Id: <id prefix><number + id offset>      (not where the row has one of its own)
+    Nats-Msg-Id: <id prefix><number + id offset>      (not if the row has one of its own)
     <the row's own headers>
 
     <payload>
@@ -54,7 +54,7 @@ class Texts:
 
 
 class Rows:
-    """The rows of one batch: subjects, payloads and, where there are any, headers in three levels."""
+    """The rows of one batch: subjects, payloads and, if there are any, headers in three levels."""
 
     def __init__(
         self,

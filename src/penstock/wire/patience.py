@@ -60,6 +60,6 @@ class Patience:
         return min(pause * random.uniform(0.75, 1.25), self.deadline.left)  # noqa: S311  # spreads attempts only
 
     def moved(self) -> None:
-        """Note that something went well: patience is for standing still."""
+        """Note that there was progress: patience is for standing still."""
         self.deadline = Deadline(self.deadline.seconds)
         self._pause = PAUSE

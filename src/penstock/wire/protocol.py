@@ -17,7 +17,7 @@ What a client sends::
     UNSUB <sid> [max]
     PING | PONG
 
-Headers (ADR-4): `NATS/1.0`, a status and its description where there is one, then `Name: value` lines and an empty one.
+Headers (ADR-4): `NATS/1.0`, a status and its description if there is one, then `Name: value` lines and an empty one.
 
 The parser is incremental: any split of the bytes gives the same events. It holds one bounded buffer that a socket can
 receive into. A frame that breaks the grammar or a limit raises RemoteProtocolError with the place of its first byte in
@@ -127,7 +127,7 @@ class Err(Event):
 
 @dataclass(slots=True)
 class Message(Event):
-    """A message for subscription `sid`; `header` is the block as it came, `None` where there is none."""
+    """A message for subscription `sid`; `header` is the block as it came, `None` if there is none."""
 
     subject: str
     sid: int
@@ -137,7 +137,7 @@ class Message(Event):
 
     @property
     def headers(self) -> Headers:
-        """The headers by name, as written; RemoteProtocolError where the block is broken."""
+        """The headers by name, as written; RemoteProtocolError if the block is broken."""
         return {} if self.header is None else decode_headers(self.header)[2]
 
     @property
@@ -189,7 +189,7 @@ def encode_headers(headers: Mapping[str, str | Iterable[str]]) -> bytes:
     for name, values in headers.items():
         if not _NAME.fullmatch(name):
             raise LocalProtocolError(
-                f"{name!r} is no name for a header.", remedy="Use printable ASCII without blanks and colons."
+                f"{name!r} is not a name for a header.", remedy="Use printable ASCII without blanks and colons."
             )
         for value in (values,) if isinstance(values, str) else values:
             if "\r" in value or "\n" in value:
@@ -203,7 +203,8 @@ def check_subject(subject: str, *, wildcards: bool = False) -> str:
     """Give the subject back if it is one; LocalProtocolError if not. Wildcards are for subscribing only."""
     if not _SUBJECT.fullmatch(subject):
         raise LocalProtocolError(
-            f"{subject[:200]!r} is no subject.", remedy="Write tokens joined by dots, without blanks or empty tokens."
+            f"{subject[:200]!r} is not a subject.",
+            remedy="Write tokens joined by dots, without blanks or empty tokens.",
         )
     if "*" in subject or ">" in subject:
         tokens = subject.split(".")
@@ -221,7 +222,7 @@ def connect(fields: Mapping[str, Any]) -> bytes:
 
 
 def publish(subject: str, payload: bytes, reply: str | None = None, header: bytes | None = None) -> bytes:
-    """Write PUB, or HPUB where there is a header block."""
+    """Write PUB, or HPUB if there is a header block."""
     line = check_subject(subject) if reply is None else f"{check_subject(subject)} {check_subject(reply)}"
     if header is None:
         return b"PUB %s %d\r\n%s\r\n" % (line.encode(), len(payload), payload)
@@ -235,7 +236,7 @@ def subscribe(subject: str, sid: int, queue: str | None = None) -> bytes:
         return _written(f"SUB {subject} {sid}\r\n", "surrogateescape")
     if not _QUEUE.fullmatch(queue):
         raise LocalProtocolError(
-            f"{queue[:200]!r} is no name for a queue group.", remedy="Write a name without blanks."
+            f"{queue[:200]!r} is not a name for a queue group.", remedy="Write a name without blanks."
         )
     return _written(f"SUB {subject} {queue} {sid}\r\n", "surrogateescape")
 
@@ -398,7 +399,7 @@ class Parser:
 
     def _number(self, word: bytes, what: str, digits: int) -> int:
         if not word.isdigit() or len(word) > digits:
-            raise self._error(f"A {what} that is no number: {word[:40]!r}")
+            raise self._error(f"A {what} that is not a number: {word[:40]!r}")
         return int(word)
 
     def _error(self, what: str) -> RemoteProtocolError:

@@ -71,7 +71,7 @@ class Servers:
         return sorted(self._known.values(), key=lambda address: not address.given)
 
     def next(self, now: float) -> tuple[Address, float] | None:
-        """Give the address to try next and how many seconds to wait before; None where all were tried enough."""
+        """Give the address to try next and how many seconds to wait before; None if all were tried enough."""
         most = self._options.reconnect_attempts
         open_ones = [item for item in self._known.values() if most < 0 or item.attempts < most]
         if not open_ones:

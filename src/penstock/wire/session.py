@@ -141,7 +141,7 @@ class Session:
     def receive(self, event: protocol.Event) -> Notice | PenstockError | None:
         """Take an event that is no message.
 
-        Gives what the driver has to act on; an error where the server complained and the connection goes on. Raises
+        Gives what the driver has to act on; an error if the server complained and the connection goes on. Raises
         the error that ends the connection, or the attempt to make one.
         """
         if self.state is State.OPEN:
@@ -246,7 +246,7 @@ class Session:
                     raise self._strange(f"its INFO has {name} as {type(value).__name__}")
         most = fields.get("max_payload")
         if most is not None and not 0 < most <= 1 << 40:
-            raise self._strange("its INFO has a max_payload that cannot be")
+            raise self._strange("its INFO has a max_payload that is not possible")
         self.info = MappingProxyType(fields)
 
     def _complaint(self, event: protocol.Err) -> PenstockError | None:

@@ -277,7 +277,7 @@ def test_a_bucket_is_prepared_or_says_what_it_lacks(server, bulk, unique):
     with pytest.raises(InputError, match=f"no bucket {name}.*penstock kv add {name}"):
         prepare(bulk, SinkOptions(bucket=name))
     bulk.api(f"STREAM.CREATE.KV_{name}", {"name": f"KV_{name}", "subjects": ["elsewhere.>"]})
-    with pytest.raises(InputError, match="it is no bucket to write to"):
+    with pytest.raises(InputError, match="it is not a bucket to write to"):
         prepare(bulk, SinkOptions(bucket=name))
     bulk.api(f"STREAM.DELETE.KV_{name}")
     make_bucket(bulk, name, history=1, ttl="1h")

@@ -17,7 +17,7 @@ _QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 @dataclass(frozen=True)
 class Line:
-    """A line through points, in a colour of the page; filled down to the axis where asked."""
+    """A line through points, in a colour of the page; filled down to the axis if asked."""
 
     name: str
     points: Sequence[tuple[float, float]]

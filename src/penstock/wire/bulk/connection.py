@@ -57,7 +57,7 @@ class BulkConnection:
     # -- the connection -------------------------------------------------------------------------------------------
 
     def connect(self, deadline: Deadline) -> None:
-        """Make the connection, or make it again where it is gone. Subscriptions of the old one are gone with it."""
+        """Make the connection, or make it again if it is gone. Subscriptions of the old one are gone with it."""
         if self._closed:
             raise InputError("This connection was closed.", remedy="Make a new BulkConnection.")
         if not self.wire.is_open:
@@ -103,7 +103,7 @@ class BulkConnection:
     ) -> str:
         """Send a request and give the subject on which subscription 1 will get its answer; `answer` waits for it.
 
-        `heed=False`: nobody will ask for the answer, nor is a denial of interest to anybody.
+        `heed=False`: nobody will ask for the answer, nor does anybody need to know of a denial.
         """
         self._requests += 1
         reply = f"{self._inbox}.r.{self._requests}"
@@ -134,7 +134,8 @@ class BulkConnection:
                 break
             if not wanted & self._waiting.keys():
                 raise DisconnectedError(
-                    "The connection on which this was sent is gone.", remedy="Nobody knows what became of it."
+                    "The connection on which this was sent is gone.",
+                    remedy="It may have arrived or not: look before you send it again.",
                 )
             heard = self.wire.next_event(deadline)
             if isinstance(heard, protocol.Message) and heard.sid == 1 and heard.subject in self._waiting:
@@ -161,7 +162,7 @@ class BulkConnection:
         headers: dict[str, str] | None = None,
         timeout: float | None = None,
     ) -> protocol.Message:
-        """Ask and give the first answer; NoRespondersError at once where nobody listens, else DeadlineError."""
+        """Ask and give the first answer; NoRespondersError at once if nobody listens, else DeadlineError."""
         return self._ask(subject, payload, headers, timeout)
 
     def api(
@@ -251,7 +252,7 @@ class BulkConnection:
         `end` is where the stream ends now if nothing is given. A batch has at most `batch_rows` rows, and at most
         `batch_bytes` and one message. Never more than `window_bytes`, or one message, are asked for and not yet
         received, and nothing is while the caller works on a batch. `headers=False` leaves the headers empty and saves
-        their cost. `payloads=False` leaves `data` empty and saves sending it, where the stream takes a consumer; a
+        their cost. `payloads=False` leaves `data` empty and saves sending it, if the stream takes a consumer; a
         message then has a header `Nats-Msg-Size` more. `timeout` is the longest time without any progress; within it,
         lost connections are made again and the read goes on behind the last message that it gave.
 
@@ -293,7 +294,7 @@ class BulkConnection:
     ) -> publishing.Published:
         """Store the rows of `batches` in a stream and give the acks.
 
-        Columns: `data`; `subject`, unless the argument gives one for all rows; `headers` where wanted. Others are
+        Columns: `data`; `subject`, unless the argument gives one for all rows; `headers` if wanted. Others are
         ignored. The modes:
 
         - `acks`: an ack for every message, thousands of them outstanding. Every message carries a `Nats-Msg-Id`, its

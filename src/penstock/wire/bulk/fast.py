@@ -44,7 +44,7 @@ class Fast:
     # -- rows -----------------------------------------------------------------------------------------------------
 
     def _has_more(self) -> bool:
-        """Tell whether rows are left to send, fetching the next ones where that must be known."""
+        """Tell whether rows are left to send, fetching the next ones if that must be known."""
         row = self.base + self.batch.sent
         while not self.rows or self.rows[-1][0] + self.rows[-1][1].count <= row:
             item = next(self.source, None)

@@ -42,7 +42,7 @@ class Ack:
     """The rows `row` to `row + count` are stored, the last of them at `sequence`.
 
     `contiguous`: the others directly before it, one after the other. A fast batch may have other publishers' messages
-    between its own. `duplicate`: they had been stored before, under the same `Nats-Msg-Id`. `sequence` is None where a
+    between its own. `duplicate`: they had been stored before, under the same `Nats-Msg-Id`. `sequence` is None if a
     lost ack could not be found again.
     """
 
@@ -163,7 +163,7 @@ class Job:
         self._sid = 0
 
     def rows(self) -> Iterator[tuple[int, frames.Rows]]:
-        """Give the rows; where they end in an error, keep it until what was sent before is settled."""
+        """Give the rows; if they end in an error, keep it until what was sent before is settled."""
         try:
             for item in self.source:
                 self.progress()  # the caller's time is not ours
@@ -232,10 +232,14 @@ class Job:
     # -- trouble --------------------------------------------------------------------------------------------------
 
     def check(self, error: PenstockError, hindrance: str, unknown: Sequence[tuple[int, int]]) -> None:
-        """Give up where sending again is no longer safe, or no longer in time."""
+        """Give up if sending again is no longer safe, or no longer in time."""
         why = hindrance or ("" if self.has_time else f"there was no progress for {self.timeout:.3g} s")
         if why:
-            remedy = "" if self.ids else "With ids=True a lost connection is made good; mode acks always is."
+            remedy = (
+                ""
+                if self.ids
+                else "Publish with ids=True, or in mode acks: then rows are sent again after a lost connection."
+            )
             said = f"{error.what.rstrip('.')}, and {why}"
             raise self.acked.failure(said, error, unknown=unknown, remedy=remedy) from error
 
@@ -249,7 +253,7 @@ class Job:
         )
 
     def mend(self, error: PenstockError, hindrance: Callable[[float], str], unknown: Sequence[tuple[int, int]]) -> None:
-        """Make the connection again; give up as `check` does, or where the server does not let us in."""
+        """Make the connection again; give up as `check` does, or if the server does not let us in."""
         pause = 0.05
         self._sid = 0
         while True:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 __all__ = ["Reading"]
 
 DIRECT_ROWS = 500  # up to here one request by direct get beats making a consumer; measured by benchmarks/wire.py
-DIRECT_BATCH = 10_000  # of one such request, where a long range must come this way
+DIRECT_BATCH = 10_000  # of one such request, if a long range must come this way
 FIRST_WINDOW = 1024 * 1024  # the first request is small, so that the first batch comes soon; they double from there
 MOST_ROWS = 1_000_000  # of one pull request; its bytes end it long before
 SILENCE = 5.0  # seconds without a byte after which a consumer is taken for dead
@@ -141,7 +141,7 @@ class Reading:
         self.silence = self.deadline.within(SILENCE)
 
     def _mend(self, error: PenstockError) -> None:
-        """Forget the consumer and wait a little before the next try; give up where none helps, or the time is over."""
+        """Forget the consumer and wait a little before the next try; give up if none helps, or the time is over."""
         if isinstance(error, RemoteProtocolError):
             self.wire.close()
         if not may_ask_again(error):

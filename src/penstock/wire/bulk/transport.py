@@ -117,7 +117,7 @@ class BlockingWire:
         try:
             made = self._dial(parts.hostname or "", parts.port or 4222, deadline)
         except UnicodeError:  # of a host name with a part that is empty or too long
-            raise unreachable(self.options, url, "that is no host name") from None
+            raise unreachable(self.options, url, "that is not a host name") from None
         except LinkError:
             raise
         except OSError as error:
@@ -154,7 +154,7 @@ class BlockingWire:
         try:
             made = socket.create_connection((proxy.host, proxy.port), timeout=max(deadline.left, 0.001))
         except UnicodeError:
-            raise proxy_unreachable(proxy, "that is no host name", self.options.urls) from None
+            raise proxy_unreachable(proxy, "that is not a host name", self.options.urls) from None
         except OSError as error:
             raise proxy_unreachable(proxy, _reason(error), self.options.urls) from None
         try:
@@ -224,7 +224,7 @@ class BlockingWire:
         return found[0][1] if found else 0
 
     def receive_some(self) -> bool:
-        """Receive what is there; False where nothing is."""
+        """Receive what is there; False if nothing is."""
         if self._socket is None:
             raise self._gone("it was closed")
         room = self.parser.space()

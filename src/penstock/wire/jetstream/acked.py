@@ -71,7 +71,9 @@ def number_behind(subject: str, prefix: str) -> int:
     try:
         return int(subject[len(prefix) :])
     except ValueError:
-        raise RemoteProtocolError(f"An answer came on {subject[:80]!r}, which ends with no number of ours.") from None
+        raise RemoteProtocolError(
+            f"An answer came on {subject[:80]!r}, which does not end with a number that was sent."
+        ) from None
 
 
 def hindrance(what: str, *, ids: bool, safe: bool) -> str:
@@ -142,7 +144,7 @@ class Window(Generic[Item]):
         return number in self._waiting
 
     def get(self, number: int) -> Item | None:
-        """Give what a message is sent from, None where it waits no more."""
+        """Give what a message is sent from, None if it waits no more."""
         sending = self._waiting.get(number)
         return None if sending is None else sending.item
 
@@ -178,7 +180,7 @@ class Window(Generic[Item]):
         return confirm(payload, status, self.stream, self.domain)
 
     def hear(self, number: int, payload: bytes, status: int | None = None) -> Verdict | None:
-        """Take the answer to a message; None where it waits no more, because this is a copy of its answer."""
+        """Take the answer to a message; None if it waits no more, because this is a copy of its answer."""
         if number not in self._waiting:
             return None
         try:

@@ -44,9 +44,9 @@ def read_json(payload: bytes | bytearray | memoryview) -> dict[str, Any]:
         # Only UTF-8: the library would guess UTF-16 and UTF-32 too.
         answer = load_json(str(payload, "utf-8"))
     except ValueError:  # ValueError also for numbers of more than 4,300 digits
-        raise RemoteProtocolError("The JetStream API answered something that is no JSON.", place=0) from None
+        raise RemoteProtocolError("The JetStream API answered something that is not JSON.", place=0) from None
     if not isinstance(answer, dict):
-        raise RemoteProtocolError("The JetStream API answered something that is no object.", place=0)
+        raise RemoteProtocolError("The JetStream API answered something that is not an object.", place=0)
     return answer
 
 
@@ -86,7 +86,7 @@ def number(answer: Mapping[str, Any], name: str, default: int = _MUST, *, least:
     if found is None and default is not _MUST:
         return default
     if not isinstance(found, int) or isinstance(found, bool) or not least <= found <= _LARGEST:
-        raise _wrong(name, "whole number")
+        raise _wrong(name, "a whole number")
     return found
 
 
@@ -104,7 +104,7 @@ def texts(answer: Mapping[str, Any], name: str) -> list[str]:
     """Give a field that is a list of texts; an absent one is empty."""
     found = answer.get(name) or []
     if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-        raise _wrong(name, "list of texts")
+        raise _wrong(name, "a list of texts")
     return found
 
 
@@ -112,12 +112,12 @@ def part(answer: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Give a field that is an object."""
     found = answer.get(name)
     if not isinstance(found, dict):
-        raise _wrong(name, "object")
+        raise _wrong(name, "an object")
     return found
 
 
 def _wrong(name: str, kind: str) -> RemoteProtocolError:
-    return RemoteProtocolError(f"The field {name!r} of JetStream's answer is no {kind}.", place=0)
+    return RemoteProtocolError(f"The field {name!r} of JetStream's answer is not {kind}.", place=0)
 
 
 # -- acks ------------------------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ class StatusKind(enum.Enum):
 _DONE = (StatusKind.HEARTBEAT, StatusKind.END, StatusKind.COMPLETED)
 _PASSING = (StatusKind.NONE, StatusKind.EXPIRED, StatusKind.PINNED, StatusKind.NOBODY, StatusKind.LATER)
 
-# How the description begins, where nats-server 2.15 sends several with one number, and for any other with that number.
+# How the description begins, if nats-server 2.15 sends several with one number, and for any other with that number.
 # What is not here is refused: 400 "Bad Request - ...", 412 "Required Api Level", 413 "Too Many Results", 500.
 _STATUSES: dict[int, tuple[tuple[str, StatusKind], ...]] = {
     100: (("", StatusKind.HEARTBEAT),),  # "Idle Heartbeat", "FlowControl Request"

@@ -133,5 +133,5 @@ class Attempts:
         return verdict
 
     def hindrance(self, now: float) -> str:
-        """Say why the batch cannot be sent again, nothing where it can."""
+        """Say why the batch cannot be sent again, nothing if it can."""
         return hindrance("the batch", ids=self.ids, safe=now - self._first <= self.safe)

@@ -28,7 +28,7 @@ _ID = re.compile(r"wrong last msg ID: (.*)", re.DOTALL)
 
 
 def read_actual(err_code: int | None, description: str) -> int | str | None:
-    """Read what there is instead of what was expected; None where the server does not say."""
+    """Read what there is instead of what was expected; None if the server does not say."""
     if err_code == names.WRONG_LAST_SEQUENCE and (found := _SEQUENCE.fullmatch(description)):
         return int(found[1])
     if err_code == names.WRONG_LAST_ID and (found := _ID.fullmatch(description)):

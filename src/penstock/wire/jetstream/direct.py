@@ -85,7 +85,7 @@ def leader_question(body: Mapping[str, Any], sequence: int | None = None) -> dic
 
 
 def value(block: bytes, name: bytes) -> bytes:
-    r"""Give a header's value, nothing where there is none; of several the last, which is the server's.
+    r"""Give a header's value, nothing if there is none; of several the last, which is the server's.
 
     `name` is written as it stands in the block, `b"\r\nNats-Sequence:"`.
     """
@@ -110,7 +110,7 @@ def is_answer_of(stream: str, block: bytes | None) -> bool:
 
 
 def read_headers(block: bytes) -> dict[str, list[str]]:
-    """Read headers, all values of each name in order; lines that are none, which anybody may store, do not count.
+    """Read headers, all values of each name in order; other lines, which anybody may store, do not count.
 
     Bytes that are no UTF-8 survive, as in `protocol.decode_headers`.
     """
@@ -158,11 +158,11 @@ class Found(NamedTuple):
     sequence: int
     payload: bytes
     header: bytes
-    """The block of headers as it came, nothing where there is none; a direct get adds to the publisher's."""
+    """The block of headers as it came, nothing if there is none; a direct get adds to the publisher's."""
     time: str
     """When it was stored, as the server writes it."""
     pending: int | None = None
-    """How many follow, where many were asked for."""
+    """How many follow, if many were asked for."""
 
     def as_answer(self, stream: str) -> tuple[bytes, bytes]:
         """Give payload and header block as a direct get gives them, the server's headers behind the publisher's."""
@@ -241,7 +241,7 @@ class DirectGet:
             )
 
     def result(self) -> list[tuple[bytes, bytes | None]]:
-        """Give the messages, none where there are none."""
+        """Give the messages, none if there are none."""
         if self._error is not None:
             raise self._error
         return self.answers

@@ -16,7 +16,7 @@ The server answers on the same subjects::
     {"type":"err","seq":n,"error":{...}}    message n is refused
     {"stream":...,"seq":s,"count":n}        the end: n messages are stored, the last of them at s
 
-What ends a batch early is not lost: what the end counts is stored, and nothing behind it. Where the end itself is
+What ends a batch early is not lost: what the end counts is stored, and nothing behind it. If the end itself is
 lost, all that has no ack is in doubt.
 """
 

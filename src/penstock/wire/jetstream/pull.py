@@ -125,7 +125,7 @@ class Pulls:
     # -- hearing --------------------------------------------------------------------------------------------------
 
     def came(self, now: float, count: int = 1, size: int = 0) -> None:
-        """Take note of deliveries; where bytes are bounded, of one with its size."""
+        """Take note of deliveries; if bytes are bounded, of one with its size."""
         self._heard_at = now
         self.trouble = ""
         self._came += count

@@ -23,7 +23,7 @@ from penstock.errors import (
 
 __all__ = ["ErrorCode", "Verdict", "error_codes", "judge", "judge_code", "may_ask_again"]
 
-_BUSY = (429, 503)  # HTTP's words for "later", believed where the server adds no code that we know
+_BUSY = (429, 503)  # HTTP's words for "later", believed if the server adds no code that we know
 
 
 class Verdict(enum.Enum):

@@ -186,7 +186,8 @@ def error_tree() -> str:
         "# Errors",
         "",
         "All of them are in `penstock.errors`. The text of an error says what happened and what to do; the facts are",
-        "attributes. Errors survive pickling and hold no secret.",
+        "attributes. Errors survive pickling and hold no secret. Each name in the table leads to its entry in the",
+        "[runbook](../operate/runbook.md): what you see, what to do, what is lost.",
         "",
         "```",
         textwrap.dedent(tree).strip("\n"),
@@ -197,7 +198,8 @@ def error_tree() -> str:
     for name in sorted(errors.__all__):
         kind = getattr(errors, name)
         facts = ", ".join(f"`{fact}`" for fact in kind.fact_names)
-        rows.append((f"`{name}`", kind.fault, _clean((kind.__doc__ or "").split("\n\n")[0]), facts))
+        entry = f"[`{name}`](../operate/runbook.md#{name.lower()})"
+        rows.append((entry, kind.fault, _clean((kind.__doc__ or "").split("\n\n")[0]), facts))
     theirs = [(f"`{name}`", f"`{kind.__name__}`") for name, kind in sorted(errors.NATS_PY.items())]
     text += [
         _table(("error", "whose fault", "meaning", "facts"), rows),

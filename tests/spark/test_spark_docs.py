@@ -129,6 +129,18 @@ def test_the_page_on_backups_and_stores(run_page, tmp_path):
     assert run_page("docs/howto/backfill.md") == 2
 
 
+def test_the_pages_for_those_who_come_from_elsewhere(run_page, streams):
+    """Every program in the pages runs as it stands; what the pages take for granted is given here."""
+    streams.make("ORDERS", subjects=["orders.>"])
+    rows = [f'{{"id": {number}, "price": 1.5}}'.encode() for number in range(100)]
+    streams.fill("orders", [("eu" if number % 2 else "us", row) for number, row in enumerate(rows)])
+    streams.make("COPY", subjects=["copy.>"])
+    config = {"durable_name": "old-query", "deliver_policy": "by_start_sequence", "opt_start_seq": 11}
+    streams.api("CONSUMER.DURABLE.CREATE.ORDERS.old-query", {"stream_name": "ORDERS", "config": config})
+    for page in ("nats-spark-connector", "kafka-spark", "flink", "risingwave"):
+        assert run_page(f"docs/howto/from-{page}.md") == 1
+
+
 def test_the_readme(run_page, read, streams):
     """The program in the README stores every order once, under the subject of its region."""
     streams.make("ORDERS", subjects=["orders.>"])

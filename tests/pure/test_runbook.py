@@ -1,0 +1,62 @@
+"""The pages for operators follow the code: every error, trouble, finding and alert has its entry, and no other has one."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+
+from penstock import errors
+from tests.pure.test_house import ROOT, SOURCE
+
+RUNBOOK = (ROOT / "docs" / "operate" / "runbook.md").read_text()
+ALERTS = (ROOT / "docs" / "operate" / "alerts.md").read_text()
+RULES = (ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text()
+ENTRIES = {
+    title: dict(re.findall(r"^- \*\*(.+?)\*\*: (.+?)(?=^- \*\*|\Z)", body, re.MULTILINE | re.DOTALL))
+    for title, body in re.findall(r"^### (.+?)\n(.*?)(?=^##|\Z)", RUNBOOK, re.MULTILINE | re.DOTALL)
+}
+WORDS = ["You see", "It means", "Do", "Lost"]
+
+
+def first_words(path: str, *calls: str) -> set[str]:
+    """Give what stands first, as text, in the calls of these names in a folder or a file."""
+    place = SOURCE / path
+    found = set()
+    for file in [place] if place.is_file() else sorted(place.glob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in calls:
+                if node.args and isinstance(node.args[0], ast.Constant):
+                    found.add(node.args[0].value)
+    return found
+
+
+def test_every_error_and_trouble_has_an_entry():
+    """A class of errors, or a kind of trouble, that is new fails here until the runbook says what to do."""
+    troubles = first_words("survey", "Symptom", "Trouble")
+    assert {"stuck", "away", "dead letters"} <= troubles
+    assert set(ENTRIES) == {*errors.__all__, *troubles}
+
+
+@pytest.mark.parametrize("title", ENTRIES)
+def test_every_entry_says_all(title: str):
+    """An entry has what is seen, what it means, what to do and what is lost; an error also whose fault it is."""
+    entry = ENTRIES[title]
+    kind = getattr(errors, title, None)
+    assert list(entry) == ([*WORDS[:2], "Whose fault", *WORDS[2:]] if kind else WORDS)
+    assert kind is None or re.match(r"\w+", entry["Whose fault"])[0] == kind.fault
+
+
+def test_every_finding_of_the_doctor_has_a_row():
+    """What the doctor looks at is in the table, and nothing else is."""
+    rows = re.findall(r"^\| `(.+?)` \|", RUNBOOK.partition("## Findings of the doctor")[2], re.MULTILINE)
+    # Two packages are findings of one loop, under their own names.
+    assert sorted(rows) == sorted({*first_words("cli/doctor.py", "Finding"), "pyspark", "pyarrow"})
+
+
+def test_every_alert_has_a_row():
+    """The page has the alerts of the rules, in their order and with their severity."""
+    rules = re.findall(r"- alert: (\w+)\n.*?severity: (\w+)", RULES, re.DOTALL)
+    assert rules
+    assert re.findall(r"^\| `(\w+)` \| (\w+) \|", ALERTS, re.MULTILINE) == rules

@@ -36,9 +36,10 @@ oldest: setup ## run a part of the tests with the oldest versions that are allow
 	@env PATH="$(CURDIR)/.venv-oldest/bin:$$PATH" JAVA_HOME="$$(cat .venv/.java-home)" \
 	  pytest -m "not heavy" $(OLDEST) $(ARGS)
 
-docs: setup ## write the generated reference pages anew
+docs: setup ## write the generated reference pages anew, and build the site into build/site
 	@$(RUN) python tools/reference.py
 	@$(RUN) python tools/licences.py
+	@$(RUN) python tools/site_pages.py
 
 pictures: setup ## make the pictures of the docs anew, in a browser
 	@tools/setup --browser

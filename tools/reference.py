@@ -161,16 +161,16 @@ def _parameters(command: Any, skip: tuple[str, ...] = ()) -> str:
             continue
         is_flag = getattr(item, "is_flag", False)
         if item.param_type_name == "argument":
-            name = f"`{(item.metavar or item.name).upper().strip('[]{}')}`"
+            name = f"`{_clean((item.metavar or item.name).upper().strip('[]{}'))}`"
             needed = "required" if item.required else _default(item)
         else:
             name = ", ".join(f"`{option}`" for option in item.opts)
-            name += "" if is_flag else f" `{item.metavar}`" if item.metavar else ""
+            name += "" if is_flag else f" `{_clean(item.metavar)}`" if item.metavar else ""
             needed = "" if is_flag else _default(item)
         if item.envvar and item.param_type_name == "option":
             needed += f"{'; ' if needed else ''}`${item.envvar}`"
         rows.append((name, _clean(item.help or ""), needed))
-    return _table(("flag or argument", "meaning", "default"), rows)
+    return _table(("flag or argument", "meaning", "default"), rows) if rows else "It has neither flags nor arguments."
 
 
 def _default(item: Any) -> str:
@@ -295,8 +295,8 @@ def models() -> str:
                 default = "required" if item.is_required() else item.default
             shown = "" if default in (None, [], {}) else f"`{default!r}`" if default != "required" else "required"
             rows.append((f"`{field}`", sentence, shown))
-        text += ["", f"## `{name}`", "", _clean((kind.__doc__ or "").split("\n\n")[0]), ""]
-        text.append(_table(("field", "meaning", "default"), rows))
+        text += ["", f"## `{name}`", "", _clean((kind.__doc__ or "").split("\n\n")[0])]
+        text += ["", _table(("field", "meaning", "default"), rows)] if rows else []
     return "\n".join(text) + "\n"
 
 

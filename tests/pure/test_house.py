@@ -367,14 +367,3 @@ def test_generated_pages_are_fresh():
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
-
-
-def test_links_in_the_docs_lead_somewhere():
-    """Every relative link in a Markdown page points to a file that exists."""
-    wrong = []
-    for page in [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]:
-        for part in page.read_text().split("](")[1:]:
-            target = part.split(")")[0].split("#")[0]
-            if target and "://" not in target and not (page.parent / target).exists():
-                wrong.append(f"{page.relative_to(ROOT)}: {target}")
-    assert not wrong

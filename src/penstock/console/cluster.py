@@ -7,7 +7,7 @@ and whoever reaches their monitoring port.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -40,7 +40,8 @@ async def cluster(backend: Backend, request: PageRequest) -> Data:
     consumers, _ = await all_consumers(backend, client)
     told, source, troubles = await _told(backend)
     nodes = _nodes(streams, consumers, told, str(client.server_info.get("server_name") or ""))
-    behind = groups_of([*streams, *consumers])
+    groups: list[StreamState | ConsumerState] = [*streams, *consumers]
+    behind = groups_of(groups)
     most = backend.settings.rows
     table = Listing.of(
         request,
@@ -59,6 +60,15 @@ async def cluster(backend: Backend, request: PageRequest) -> Data:
         most=most,
         prefix="groups_",
     )
+    led = Listing.of(
+        request,
+        [item for item in groups if item.others],
+        _LED,
+        sort="name",
+        words=lambda item: (*item.subject[1:], item.leader or "", *(other.name for other in item.others)),
+        most=most,
+        prefix="led_",
+    )
     return {
         "connected_to": backend.mask.plain(client.server_info.get("server_name")),
         "clusters": sorted({item.cluster for item in streams if item.cluster}),
@@ -66,9 +76,12 @@ async def cluster(backend: Backend, request: PageRequest) -> Data:
         "neither": None if source else _NEITHER,
         "troubles": troubles,
         "meta": _meta(told),
+        "may_elect": backend.system is not None,
         "nodes": list(table.items),
         "groups": list(late.items),
         "groups_table": late.about(),
+        "led": [_group(item) for item in led.items],
+        "led_table": led.about(),
         "leaderless": sum(1 for row in behind if row["leader"] is None),
         "replicated": sum(1 for item in streams if item.replicas > 1),
         "coverage": coverage(backend, now),
@@ -220,18 +233,37 @@ def groups_of(items: Iterable[StreamState | ConsumerState]) -> list[Data]:
         # A lone server speaks of no cluster; one that is in a cluster and leads nothing has no leader.
         if not late and (item.leader is not None or item.cluster is None):
             continue
-        found.append(
-            {
-                "kind": item.subject[0],
-                "name": " › ".join(item.subject[1:]),
-                "path": page_of(item.subject),
-                "leader": item.leader,
-                "lag": max((other.lag for other in late), default=0),
-                "replicas": [
-                    {"name": other.name, "lag": other.lag, "offline": other.offline, "seconds": other.active}
-                    for other in late
-                ],
-                "time": iso(datetime.fromtimestamp(item.looked, UTC)),
-            }
-        )
+        found.append(_group(item, late))
     return found
+
+
+def _group(item: StreamState | ConsumerState, shown: Sequence[Replica] | None = None) -> Data:
+    """Give what a row says of the servers that carry something, or of some of them."""
+    others = item.others if shown is None else shown
+    return {
+        "kind": item.subject[0],
+        "name": " › ".join(item.subject[1:]),
+        "names": dict(zip(("stream", "consumer"), item.subject[1:], strict=False)),
+        "path": page_of(item.subject),
+        "leader": item.leader,
+        "lag": max((other.lag for other in others), default=0),
+        "replicas": [
+            {
+                "name": other.name,
+                "lag": other.lag,
+                "offline": other.offline,
+                "behind": _is_behind(other),
+                "seconds": other.active,
+            }
+            for other in others
+        ],
+        "time": iso(datetime.fromtimestamp(item.looked, UTC)),
+    }
+
+
+_LED: dict[str, Callable[[Any], Any]] = {
+    "name": lambda item: (item.subject[1:], item.subject[0]),
+    "leader": lambda item: item.leader,
+    "lag": lambda item: max((other.lag for other in item.others), default=0),
+}
+"""What a table of all groups is sorted by."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from penstock.console.backend import Backend, Data, PageRequest, iso, page
-from penstock.console.config import config_rows
+from penstock.console.config import config_rows, placed_facts
 from penstock.console.history import consumer_history
 from penstock.console.seen import all_consumers, consumer_states, coverage, troubles
 from penstock.console.tables import Listing
@@ -99,4 +99,5 @@ async def consumer(backend: Backend, request: PageRequest) -> Data:
         "config_rows": config_rows(info.config, backend.mask),
         "stream_last": stream.last_sequence,
         "leader": info.placed.leader,
+        "placed": placed_facts(info.placed),
     }

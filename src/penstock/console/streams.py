@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.connection import Connection, api_request
 from penstock.console.backend import Backend, Data, PageRequest, consumers_of, iso, page
-from penstock.console.config import config_rows
+from penstock.console.config import config_rows, placed_facts
 from penstock.console.consumers import consumer_row, consumers_in
 from penstock.console.history import stream_history
 from penstock.console.messages import newest, row
@@ -101,11 +101,7 @@ async def stream(backend: Backend, request: PageRequest) -> Data:
         "created": iso(info.created),
         "config": backend.mask.plain(info.raw["config"]),
         "config_rows": config_rows(info.config, backend.mask),
-        "placed": {
-            "cluster": info.placed.cluster,
-            "leader": info.placed.leader,
-            "replicas": [{"name": name, "current": current} for name, current in info.placed.replicas],
-        },
+        "placed": placed_facts(info.placed),
         "copies": [{"name": item.name, "lag": item.lag, "seconds": item.active} for item in info.copies],
         "subjects": subjects,
         "consumers": [consumer_row(backend, item) for item in table.items],

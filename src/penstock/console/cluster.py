@@ -39,6 +39,8 @@ async def cluster(backend: Backend, request: PageRequest) -> Data:
     streams, now = await all_streams(backend, client)
     consumers, _ = await all_consumers(backend, client)
     told, source, troubles = await _told(backend)
+    told, strangers = _ours(told, streams, client.server_info)
+    troubles += strangers
     nodes = _nodes(streams, consumers, told, str(client.server_info.get("server_name") or ""))
     groups: list[StreamState | ConsumerState] = [*streams, *consumers]
     behind = groups_of(groups)
@@ -119,6 +121,36 @@ async def _told(backend: Backend) -> tuple[list[dict[str, Any]], str | None, lis
         names = ", ".join(gathered.missing) or "some"
         troubles.append(f"{len(gathered.missing) + gathered.absent} servers are known and did not answer: {names}.")
     return [fields_of(item, "data") for item in gathered.answers], "the system account", troubles
+
+
+def _ours(
+    told: list[dict[str, Any]], streams: Sequence[StreamState], here: Mapping[str, Any]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Give the answers of servers that belong together with ours, and a sentence for each of the others.
+
+    Nothing keeps anybody from naming the monitoring port of a server elsewhere. A server is ours if it is the one that
+    this console is connected to, or of its cluster, of one that carries a stream, or that one of ours has a gateway to.
+    """
+    own, cluster = here.get("server_id"), here.get("cluster")
+    known = {item.cluster for item in streams if item.cluster} | ({str(cluster)} if cluster else set())
+    found = [item for item in told if word(item, "server_id") == own or word(item, "cluster", "name") in known]
+    known |= {name for item in found for name in _gateways(item)}
+    ours, strangers = [], []
+    for item in told:
+        name, of = word(item, "server_name"), word(item, "cluster", "name")
+        if word(item, "server_id") == own or of in known:
+            ours.append(item)
+            continue
+        where = f"cluster {of}" if of else "no cluster"
+        strangers.append(
+            f"Server {name} is of {where}, and not one of those that this console is connected to: it is left out. "
+            "Is its monitoring port the right one?"
+        )
+    return ours, strangers
+
+
+def _gateways(varz: Mapping[str, Any]) -> list[str]:
+    return [word(item, "name") for item in rows(varz, "gateway", "gateways")]
 
 
 def node_of(varz: Mapping[str, Any]) -> Data:

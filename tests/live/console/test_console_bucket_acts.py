@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 
@@ -40,9 +41,9 @@ def run(shown: list[str], server: Server, folder: Path) -> None:
 
 
 async def test_a_bucket_of_keys_is_added_edited_and_deleted(actor: Actor, server: Server, unique: Name, tmp_path: Path):
-    """Each setting is what the server has afterwards; a form over an older bucket is refused; the command is the same."""
-    client, bucket = await actor.visitor.nats(), unique("b")
     """Each setting is what the server has then; a form over an older bucket is refused; the command does the same."""
+    client, bucket = await actor.visitor.nats(), unique("b")
+    values = {"history": "5", "ttl": "1h", "max_bytes": "1MiB", "max_value_size": "1KiB", "description": "-x $(true)"}
     values |= {"marker_ttl": "30m", "compression": "yes"}
     looked = await actor.look("bucket-add", {}, name=bucket, **values)
     made = await actor.post("bucket-add", [*filled(looked.text), ("step", "do")])
@@ -93,16 +94,16 @@ async def test_a_key_is_purged_with_its_history_also_if_it_was_deleted(actor: Ac
     assert (await actor.form("key-purge", bucket=bucket, key="nothing")).status == 404
 
 
-@pytest.mark.parametrize("name", ["plan.pdf", "-f $(touch p)/\"<b>'", " two\nlines\t"])
+@pytest.mark.parametrize("name", ["plan.pdf", "-f $(touch p)/\"<b>'", " two\tlines "])
 async def test_an_object_is_deleted_only_as_it_was_seen(actor: Actor, unique: Name, name: str):
-    """Whatever its name, the object goes if nobody has put another one; a name that nobody can type asks for the bucket's."""
-    client, bucket = await actor.visitor.nats(), unique("o")
     """Any object goes, if nobody has put another one; if nobody can type its name, that of the bucket is asked for."""
+    client, bucket = await actor.visitor.nats(), unique("o")
+    store = await ObjectStore.create_bucket(client, bucket)
     await store.put(name, b"one")
     target = {"bucket": bucket, "object": name}
     typed = name if name.isprintable() else bucket
     page = await actor.visitor.get(
-        f"/buckets/objects/{bucket}/object?" + _asked(name=name), known=False, **actor.headers
+        f"/buckets/objects/{bucket}/object?" + urlencode({"name": name}), known=False, **actor.headers
     )
     assert "/act/object-delete" in page.text
     late = filled((await actor.look("object-delete", target)).text)
@@ -115,12 +116,6 @@ async def test_an_object_is_deleted_only_as_it_was_seen(actor: Actor, unique: Na
     with pytest.raises(NotFoundError):
         await store.info(name)
     assert (await assets.stream_info(client, store.stream)).messages == 1, "its chunks are gone, too"
-
-
-def _asked(**question: str) -> str:
-    from urllib.parse import urlencode
-
-    return urlencode(question)
 
 
 async def test_a_bucket_of_objects_is_added_edited_sealed_and_deleted(

@@ -333,19 +333,24 @@ class ObjectStore:
             await purge_orphan(self._nc, self.bucket, orphan)
         return found
 
-    async def delete(self, name: str) -> None:
-        """Delete an object, or a link; what a link leads to stays. NotFoundError if there is none."""
+    async def delete(self, name: str, *, expected: int | None = None) -> None:
+        """Delete an object, or a link; what a link leads to stays. NotFoundError if there is none.
+
+        `expected` is the `sequence` of the description that is to go: ConditionError if another one is there.
+        """
         self._check_writable()
         for attempt in range(1, _TIMES + 1):
             seen = await self._descriptions.look(name)
             if not seen.is_object:
                 raise self._no_object(name, "It was deleted." if seen.sequence else "")
+            if expected is not None and expected != seen.sequence:
+                raise self._descriptions.other(name, expected, seen.sequence)
             found = seen.info or ObjectInfo(name=name, bucket=self.bucket, nuid=new_nuid())
             gone = found.changed(deleted=True, size=0, chunks=0, digest=None)
             try:
                 await self._descriptions.replace(gone, seen, expected=seen.sequence)
             except ConditionError:
-                if attempt == _TIMES:
+                if attempt == _TIMES or expected is not None:
                     raise
                 continue  # somebody put it anew: that is what is to be deleted, then
             await self._descriptions.purge(found)

@@ -20,6 +20,7 @@ __all__ = ["console", "find_pipelines"]
 
 TOKEN = "PENSTOCK_CONSOLE_TOKEN"  # noqa: S105  # the name of a variable
 WRITE_TOKEN = "PENSTOCK_CONSOLE_WRITE_TOKEN"  # noqa: S105  # the name of a variable
+PROMETHEUS = "PENSTOCK_CONSOLE_PROMETHEUS"
 
 
 async def console(
@@ -46,6 +47,10 @@ async def console(
     monitors: Annotated[
         list[str] | None, flag("Monitoring port of a server, such as http://HOST:8222.", "URL", "--monitor")
     ] = None,
+    prometheus: Annotated[
+        str | None,
+        flag("Prometheus that keeps the figures, for charts of more than an hour, such as http://HOST:9090.", "URL"),
+    ] = None,
     open_browser: Annotated[bool, flag("Open it in a browser.", "--open")] = False,
     write: Annotated[bool, flag("Let those who have the second address change things.", "--write")] = False,
     audit: Annotated[Path | None, flag("Add a line for each act to this file, too.", "FILE")] = None,
@@ -54,7 +59,8 @@ async def console(
 
     It changes nothing without --write, and then only for those who open the address that is printed for acting. The
     printed address carries a token that lets its browser in; $PENSTOCK_CONSOLE_TOKEN sets one of your own, and
-    $PENSTOCK_CONSOLE_WRITE_TOKEN that for acting.
+    $PENSTOCK_CONSOLE_WRITE_TOKEN that for acting. $PENSTOCK_CONSOLE_PROMETHEUS is the same as --prometheus, and keeps a
+    login in that address out of the list of processes.
     """
     import logging
 
@@ -74,6 +80,7 @@ async def console(
     logging.getLogger("penstock.console.acts").setLevel(logging.INFO)  # who did what is always told
     settings = Settings(host=host, port=port, names=tuple(names or ()))
     more = _sight(protobuf, protobuf_types, system, monitors)
+    more |= {"prometheus": prometheus or os.environ.get(PROMETHEUS) or None}
     more |= {"write": write, "write_token": write_token, "audit": audit}
     async with Console(options, settings, token=token, pipelines=find_pipelines(pipelines), **more) as made:
         with until_signal() as stop:

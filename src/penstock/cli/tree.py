@@ -88,9 +88,14 @@ COMMANDS: dict[str, Entry | Group] = {
     "server": Group(
         "Run a real NATS server; ask servers who they are, how they are, and whether that is well.",
         {"server": "run_ info", "server_list": "list_ ping"},
-        {"list": "ls", "info": "i", "report": "rep", "request": "req", "account": "acct"},
+        {"list": "ls", "info": "i", "report": "rep", "request": "req", "account": "acct", "cluster": "r raft"},
         groups={
             "account": Group("Accounts, as servers know them.", {"server_account": "info"}, {"info": "i"}),
+            "cluster": Group(
+                "Which server leads JetStream, for the system account.",
+                {"server_cluster": "step_down"},
+                {"step-down": "stepdown sd elect down d"},
+            ),
             "report": Group(
                 "Reports over all servers, for the system account.",
                 {

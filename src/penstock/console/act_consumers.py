@@ -22,7 +22,7 @@ from penstock.jetstream.changes import Plan, consumer_step, own_metadata
 from penstock.jetstream.rules import check_consumer, check_consumers_together, filters
 from penstock.model import Consumer
 
-__all__ = ["CONSUMER_ACTS"]
+__all__ = ["CONSUMER_ACTS", "consumer_page"]
 
 _TAKEN = 10148
 _NEXT = 2.0  # seconds that are waited for a message

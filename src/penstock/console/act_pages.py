@@ -20,6 +20,7 @@ from starlette.routing import Route
 
 from penstock.console.access import ADMISSION
 from penstock.console.act_buckets import BUCKET_ACTS
+from penstock.console.act_cluster import CLUSTER_ACTS
 from penstock.console.act_consumers import CONSUMER_ACTS
 from penstock.console.act_messages import MESSAGE_ACTS
 from penstock.console.act_pipelines import PIPELINE_ACTS
@@ -38,7 +39,7 @@ __all__ = ["ACTS", "ActPages", "act_link", "acts_of"]
 
 log = logging.getLogger("penstock.console")
 
-_ALL = (*STREAM_ACTS, *CONSUMER_ACTS, *MESSAGE_ACTS, *BUCKET_ACTS, *PIPELINE_ACTS)
+_ALL = (*STREAM_ACTS, *CONSUMER_ACTS, *MESSAGE_ACTS, *BUCKET_ACTS, *PIPELINE_ACTS, *CLUSTER_ACTS)
 ACTS: dict[str, Act] = {item.name: item for item in _ALL}
 _FORM = 4 * 2**20  # bytes of a form: a payload is written with up to three letters a byte
 _ANSWER = 64 * 1024  # letters of an answer that are shown
@@ -46,8 +47,9 @@ _UNKNOWN = "Nobody knows whether it was done: look, before you try again."
 
 
 def acts_of(kind: str) -> list[Act]:
-    """Give the acts on things of a kind, for templates."""
-    return [item for item in ACTS.values() if kind in item.of.split()]
+    """Give the acts on things of a kind, or of several, for templates."""
+    kinds = set(kind.split())
+    return [item for item in ACTS.values() if kinds & set(item.of.split())]
 
 
 def act_link(item: Act, names: Mapping[str, str]) -> str:
@@ -179,7 +181,10 @@ class ActPages:
     # -- painting ----------------------------------------------------------------------------------------------------
 
     def _filling(self, item: Act, asked: ActRequest, seen: ActSight) -> Response:
-        fields = [{**vars(field), "value": asked.values[field.name]} for field in item.fields]
+        fields = [
+            {**vars(field), "value": asked.values[field.name], "hint": seen.hints.get(field.name, field.hint)}
+            for field in item.fields
+        ]
         return self._painted(item, {**self._data(item, "fill", asked.targets, asked.many, seen.made), "fields": fields})
 
     def _again(
@@ -197,7 +202,7 @@ class ActPages:
             "says": mask.plain(intent.says),
             "changes": [visible(mask.plain(change)) for change in intent.changes],
             "commands": [quoted(words) for words in intent.commands],
-            "typed": asked.targets.get(item.typed or ""),
+            "typed": item.word(asked.targets),
             "hidden": [(name, value) for name, value in asked.values.items()],
         }
         return self._painted(item, {**self._data(item, "look", asked.targets, asked.many, seen.made), **about})
@@ -239,7 +244,7 @@ class ActPages:
 
 
 def _check_typed(item: Act, targets: Mapping[str, str], typed: str) -> None:
-    if item.typed is not None and typed != targets[item.typed]:
+    if item.typed is not None and typed != item.word(targets):
         what = f"What was typed is not the name of the {item.typed}: nothing was done."
         raise InputError(what, remedy="Go back, and type it as it is written.")
 

@@ -35,7 +35,9 @@ __all__ = [
     "see_stream",
 ]
 
-_LONGEST = 255  # letters of a name that is acted on: the server takes no longer ones
+_LONGEST = 255  # bytes of a name that is acted on: the server takes no longer ones
+_FREE = ("project", "key", "object")  # what may be named as it likes: keys and objects are checked by their buckets
+_LONGEST_FREE = 4096
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ class ActSight:
     info: Any = None
     values: Mapping[str, str] = field(default_factory=dict)
     """What the fields of the form begin with."""
+    hints: Mapping[str, str] = field(default_factory=dict)
+    """What the form says of fields, in the place of their own hints."""
 
 
 @dataclass(frozen=True)
@@ -131,10 +135,19 @@ class Act:
                 continue
             if not name:
                 raise InputError(f"Which {target}?", remedy="Begin on the page of what you want to act on.")
-            if len(name.encode("utf-8", "replace")) > _LONGEST:
-                raise InputError(f"The name of the {target} is too long.", remedy="Names have up to 255 letters.")
-            found[target] = name if target in ("project", "key") else assets.checked(name, target)
+            most = _LONGEST_FREE if target in _FREE else _LONGEST
+            if len(name.encode("utf-8", "replace")) > most:
+                raise InputError(f"The name of the {target} is too long.", remedy=f"Names have up to {most:,} bytes.")
+            found[target] = name if target in _FREE else assets.checked(name, target)
         return found
+
+    def word(self, targets: Mapping[str, str]) -> str | None:
+        """Give what must be typed before something is lost: the name, or that before it if nobody could type it."""
+        if self.typed is None:
+            return None
+        name = targets[self.typed]
+        typeable = name.isprintable() and name == name.strip() and len(name) <= _LONGEST
+        return name if typeable else targets[self.targets[0]]
 
     def typed_fields(
         self, given: Mapping[str, Sequence[str]], begin: Mapping[str, str] | None = None

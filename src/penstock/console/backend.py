@@ -21,6 +21,7 @@ from penstock.jetstream.assets import checked
 from penstock.survey import Survey
 
 if TYPE_CHECKING:
+    from penstock.console.prometheus import Prometheus
     from penstock.console.protobuf import ProtobufTypes
     from penstock.pipelines.project import Project
 
@@ -64,6 +65,8 @@ class Backend:
     """A connection of the system account, if somebody gave one."""
     monitors: tuple[str, ...] = ()
     """Where servers have their monitoring pages, if somebody said so."""
+    prometheus: Prometheus | None = None
+    """Keeps figures for longer than an hour, if somebody named one."""
     rates: Rates = field(default_factory=Rates)
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     """Set at the end: nobody waits for pages in the making."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,10 +21,11 @@ _LEAST = 30.0  # seconds, below which they always are
 _RECENT = 0.25  # the part of the time shown that a trend is taken from
 _STEADY = 0.02  # of the height: a trend below that is none, and
 _SURE = 0.7  # of a correlation with time: what goes up and down has no trend
+_LATE = 60.0  # seconds after its newest point from which on a chart does not end now
 _RATE = 0.3  # of a rate, which goes up and down all the time
 
 Points = Sequence[tuple[float, float | None]]
-"""Seconds since 1970 and a value, oldest first; None where nothing was known."""
+"""Seconds since 1970 and a value, oldest first; None breaks the line: nothing was known from there on."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,9 @@ class Chart:
     """What the upper edge stands for."""
     middle: str
     begin: float
-    """Seconds before the newest point at which it begins."""
+    """Seconds from its left edge to its right one."""
+    late: float
+    """Seconds from its right edge to now; 0 if it ends now."""
     last: str
     trend: str
     """In words; empty if it is steady."""
@@ -70,33 +75,44 @@ def written(value: float | None, unit: str) -> str:
     return count(None if value is None else round(value))
 
 
-def plot(series: Points | Mapping[str, Points], unit: str = "") -> Chart | None:
-    """Draw one line, or several by their names, in one picture; None where there are no two points to join."""
+def plot(
+    series: Points | Mapping[str, Points], unit: str = "", since: float | None = None, until: float | None = None
+) -> Chart | None:
+    """Draw one line, or several by their names, in one picture; None if there are no two points to join.
+
+    It goes from the first point to the last one, or from `since` to `until`.
+    """
     named = dict(series) if isinstance(series, Mapping) else {"": series}
     known = {name: [(at, value) for at, value in points if value is not None] for name, points in named.items()}
     known = {name: points for name, points in known.items() if len(points) > 1}
     if not known:
         return None
-    begin = min(points[0][0] for points in known.values())
-    end = max(points[-1][0] for points in known.values())
+    begin = min(points[0][0] for points in known.values()) if since is None else since
+    end = max(points[-1][0] for points in known.values()) if until is None else until
     if end <= begin:
         return None
     top = _ceiling(max(value for points in known.values() for _, value in points), unit)
-    lines = tuple(_line(name, points, begin, end, top, unit) for name, points in known.items())
+    breaks = {name: [at for at, value in named[name] if value is None] for name in known}
+    lines = tuple(_line(name, points, breaks[name], (begin, end), top, unit) for name, points in known.items())
     first = next(iter(known.values()))
     trend, direction = _trend(first, begin, end, top, unit)
     halves = (written(top, unit), written(top / 2, unit) if top != 1 or unit in ("s", "bytes") else "")
-    return Chart(lines, *halves, end - begin, lines[0].last, trend, direction, top)
+    late = time.time() - end
+    return Chart(lines, *halves, end - begin, late if late > _LATE else 0.0, lines[0].last, trend, direction, top)
 
 
-def _line(name: str, points: list[tuple[float, float]], begin: float, end: float, top: float, unit: str) -> Curve:
+def _line(
+    name: str, points: list[tuple[float, float]], breaks: list[float], edges: tuple[float, float], top: float, unit: str
+) -> Curve:
+    begin, end = edges
     thin = _thinned(points, begin, end)
     usual = statistics.median(later[0] - before[0] for before, later in itertools.pairwise(thin))
     runs: list[list[tuple[float, float]]] = [[]]
     before = thin[0]
     for at, value in thin:
         # What stays the same is kept as its first and last point: such a distance is no gap.
-        if value != before[1] and at - before[0] > max(_GAP * usual, _LEAST):
+        gap = value != before[1] and at - before[0] > max(_GAP * usual, _LEAST)
+        if gap or bisect.bisect(breaks, before[0]) != bisect.bisect(breaks, at):
             runs.append([])
         before = at, value
         x = WIDTH * (at - begin) / (end - begin)

@@ -7,7 +7,7 @@ and whoever reaches their monitoring port.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -39,8 +39,11 @@ async def cluster(backend: Backend, request: PageRequest) -> Data:
     streams, now = await all_streams(backend, client)
     consumers, _ = await all_consumers(backend, client)
     told, source, troubles = await _told(backend)
+    told, strangers = _ours(told, streams, client.server_info)
+    troubles += strangers
     nodes = _nodes(streams, consumers, told, str(client.server_info.get("server_name") or ""))
-    behind = groups_of([*streams, *consumers])
+    groups: list[StreamState | ConsumerState] = [*streams, *consumers]
+    behind = groups_of(groups)
     most = backend.settings.rows
     table = Listing.of(
         request,
@@ -59,6 +62,15 @@ async def cluster(backend: Backend, request: PageRequest) -> Data:
         most=most,
         prefix="groups_",
     )
+    led = Listing.of(
+        request,
+        [item for item in groups if item.others],
+        _LED,
+        sort="name",
+        words=lambda item: (*item.subject[1:], item.leader or "", *(other.name for other in item.others)),
+        most=most,
+        prefix="led_",
+    )
     return {
         "connected_to": backend.mask.plain(client.server_info.get("server_name")),
         "clusters": sorted({item.cluster for item in streams if item.cluster}),
@@ -66,9 +78,12 @@ async def cluster(backend: Backend, request: PageRequest) -> Data:
         "neither": None if source else _NEITHER,
         "troubles": troubles,
         "meta": _meta(told),
+        "may_elect": backend.system is not None,
         "nodes": list(table.items),
         "groups": list(late.items),
         "groups_table": late.about(),
+        "led": [_group(item) for item in led.items],
+        "led_table": led.about(),
         "leaderless": sum(1 for row in behind if row["leader"] is None),
         "replicated": sum(1 for item in streams if item.replicas > 1),
         "coverage": coverage(backend, now),
@@ -106,6 +121,36 @@ async def _told(backend: Backend) -> tuple[list[dict[str, Any]], str | None, lis
         names = ", ".join(gathered.missing) or "some"
         troubles.append(f"{len(gathered.missing) + gathered.absent} servers are known and did not answer: {names}.")
     return [fields_of(item, "data") for item in gathered.answers], "the system account", troubles
+
+
+def _ours(
+    told: list[dict[str, Any]], streams: Sequence[StreamState], here: Mapping[str, Any]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Give the answers of servers that belong together with ours, and a sentence for each of the others.
+
+    Nothing keeps anybody from naming the monitoring port of a server elsewhere. A server is ours if it is the one that
+    this console is connected to, or of its cluster, of one that carries a stream, or that one of ours has a gateway to.
+    """
+    own, cluster = here.get("server_id"), here.get("cluster")
+    known = {item.cluster for item in streams if item.cluster} | ({str(cluster)} if cluster else set())
+    found = [item for item in told if word(item, "server_id") == own or word(item, "cluster", "name") in known]
+    known |= {name for item in found for name in _gateways(item)}
+    ours, strangers = [], []
+    for item in told:
+        name, of = word(item, "server_name"), word(item, "cluster", "name")
+        if word(item, "server_id") == own or of in known:
+            ours.append(item)
+            continue
+        where = f"cluster {of}" if of else "no cluster"
+        strangers.append(
+            f"Server {name} is of {where}, and not one of those that this console is connected to: it is left out. "
+            "Is its monitoring port the right one?"
+        )
+    return ours, strangers
+
+
+def _gateways(varz: Mapping[str, Any]) -> list[str]:
+    return [word(item, "name") for item in rows(varz, "gateway", "gateways")]
 
 
 def node_of(varz: Mapping[str, Any]) -> Data:
@@ -220,18 +265,37 @@ def groups_of(items: Iterable[StreamState | ConsumerState]) -> list[Data]:
         # A lone server speaks of no cluster; one that is in a cluster and leads nothing has no leader.
         if not late and (item.leader is not None or item.cluster is None):
             continue
-        found.append(
-            {
-                "kind": item.subject[0],
-                "name": " › ".join(item.subject[1:]),
-                "path": page_of(item.subject),
-                "leader": item.leader,
-                "lag": max((other.lag for other in late), default=0),
-                "replicas": [
-                    {"name": other.name, "lag": other.lag, "offline": other.offline, "seconds": other.active}
-                    for other in late
-                ],
-                "time": iso(datetime.fromtimestamp(item.looked, UTC)),
-            }
-        )
+        found.append(_group(item, late))
     return found
+
+
+def _group(item: StreamState | ConsumerState, shown: Sequence[Replica] | None = None) -> Data:
+    """Give what a row says of the servers that carry something, or of some of them."""
+    others = item.others if shown is None else shown
+    return {
+        "kind": item.subject[0],
+        "name": " › ".join(item.subject[1:]),
+        "names": dict(zip(("stream", "consumer"), item.subject[1:], strict=False)),
+        "path": page_of(item.subject),
+        "leader": item.leader,
+        "lag": max((other.lag for other in others), default=0),
+        "replicas": [
+            {
+                "name": other.name,
+                "lag": other.lag,
+                "offline": other.offline,
+                "behind": _is_behind(other),
+                "seconds": other.active,
+            }
+            for other in others
+        ],
+        "time": iso(datetime.fromtimestamp(item.looked, UTC)),
+    }
+
+
+_LED: dict[str, Callable[[Any], Any]] = {
+    "name": lambda item: (item.subject[1:], item.subject[0]),
+    "leader": lambda item: item.leader,
+    "lag": lambda item: max((other.lag for other in item.others), default=0),
+}
+"""What a table of all groups is sorted by."""

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.console.backend import Data
 from penstock.console.masking import Mask
 from penstock.console.payload import visible
 from penstock.durations import format_duration
+from penstock.info import Placed
 from penstock.model import Consumer, Stream
 from penstock.sizes import format_size
 from penstock.spark.markers import marker_filter
 
-__all__ = ["config_rows"]
+__all__ = ["config_rows", "placed_facts"]
 
 # Shown whatever they are; other fields where they are not the default.
 _ALWAYS = {"subjects", "retention", "storage", "num_replicas", "discard", "max_age", "max_msgs", "ack_policy"}
 _BYTES = {"max_bytes", "max_msg_size"}
+
+
+def placed_facts(placed: Placed) -> Data:
+    """Give which servers carry a stream or a consumer, for its page."""
+    return {
+        "cluster": placed.cluster,
+        "leader": placed.leader,
+        "replicas": [{"name": name, "current": current} for name, current in placed.replicas],
+    }
 
 
 def config_rows(config: Stream | Consumer, mask: Mask) -> list[tuple[str, str]]:

@@ -19,6 +19,7 @@ from penstock.console.audit import Audit
 from penstock.console.backend import Backend
 from penstock.console.masking import Mask
 from penstock.console.monitor import check_monitor
+from penstock.console.prometheus import Prometheus
 from penstock.console.settings import Settings
 from penstock.console.upstream import Upstream
 from penstock.errors import InputError, PenstockError
@@ -99,6 +100,7 @@ class Console:
         protobuf: ProtobufTypes | None = None,
         system: ConnectionOptions | None = None,
         monitors: Sequence[str] = (),
+        prometheus: str | None = None,
         write: bool = False,
         write_token: str | None = None,
         audit: str | Path | None = None,
@@ -120,6 +122,7 @@ class Console:
             protobuf=protobuf,
             system=self._system,
             monitors=tuple(check_monitor(url) for url in monitors),
+            prometheus=None if prometheus is None else Prometheus(prometheus),
         )
         self._surveying: asyncio.Task[None] | None = None
         self._socket: socket.socket | None = None

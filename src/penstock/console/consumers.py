@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from penstock.console.backend import Backend, Data, PageRequest, iso, page
-from penstock.console.config import config_rows
-from penstock.console.seen import all_consumers, consumer_states, coverage, series, troubles
+from penstock.console.config import config_rows, placed_facts
+from penstock.console.history import consumer_history
+from penstock.console.seen import all_consumers, consumer_states, coverage, troubles
 from penstock.console.tables import Listing
 from penstock.jetstream import assets
 from penstock.survey import ConsumerState
@@ -82,21 +83,21 @@ async def consumers(backend: Backend, request: PageRequest) -> Data:
 
 @page("/streams/{stream}/consumers/{consumer}", refresh=3)
 async def consumer(backend: Backend, request: PageRequest) -> Data:
-    """One consumer: how far it is and was, how it is acknowledged, and its configuration."""
+    """One consumer: how far it is and was (`?range=24h`), how it is acknowledged, and its configuration."""
     client = await backend.upstream.client()
     info = await assets.consumer_info(client, request.path["stream"], request.path["consumer"])
     stream = await assets.stream_info(client, info.stream)
     (state,) = consumer_states(backend, [info])
+    history, span = await consumer_history(backend, request, state)
     return {
         "consumer": consumer_row(backend, state),
         "acks": {"sampled": state.acks, "p50": state.ack_p50, "p99": state.ack_p99, "wait": state.ack_wait},
-        "history": series(
-            *(backend, state.subject),
-            *("lag", "lag_seconds", "rate", "redelivered", "ack_pending", "ack_p50", "ack_p99"),
-        ),
+        "history": history,
+        "span": span,
         "created": iso(info.created),
         "config": backend.mask.plain(info.raw["config"]),
         "config_rows": config_rows(info.config, backend.mask),
         "stream_last": stream.last_sequence,
         "leader": info.placed.leader,
+        "placed": placed_facts(info.placed),
     }

@@ -16,6 +16,7 @@ from urllib.parse import urlencode, urlsplit
 from penstock.connection import Connection, api_request
 from penstock.console.backend import Backend, Data, PageRequest, all_of, if_there, iso, page, part_of
 from penstock.console.flow_graph import draw_flows
+from penstock.console.history import flow_history
 from penstock.console.seen import all_streams, series
 from penstock.errors import DeadlineError, NotFoundError, RemoteProtocolError
 from penstock.jetstream import assets
@@ -71,16 +72,19 @@ async def pipeline(backend: Backend, request: PageRequest) -> Data:
         raise NotFoundError(what, remedy="Name its folder: penstock console --pipeline DIR.", code=404)
     runs = [_run(found)] if found.begun is not None else []
     runs += [_past(item) for item in reversed(found.runs)]
+    hour = {
+        flow.name: series(backend, ("flow", found.subject[1], flow.name), "lag")["lag"]
+        for flow in found.flows[: backend.settings.rows]
+        if flow.streams
+    }
+    lag, span = await flow_history(backend, request, (name, replay), hour)
     return {
         "pipeline": _facts(backend, found, seen.pipelines),
         "graph": draw_flows(found),
         "charts": [_charts(backend, found, name) for name in _charted(found)],
         "charts_left_out": max(0, len({batch["flow"] for batch in found.batches}) - _CHARTS),
-        "lag": {
-            flow.name: series(backend, ("flow", found.subject[1], flow.name), "lag")["lag"]
-            for flow in found.flows[: backend.settings.rows]
-            if flow.streams
-        },
+        "lag": lag,
+        "span": span,
         "runs": runs[: backend.settings.rows],
         "replays": [
             _facts(backend, item, seen.pipelines) for item in seen.pipelines if item.name == name and item.replay

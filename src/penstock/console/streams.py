@@ -7,8 +7,9 @@ from typing import Any
 
 from penstock.connection import Connection, api_request
 from penstock.console.backend import Backend, Data, PageRequest, consumers_of, iso, page
-from penstock.console.config import config_rows
+from penstock.console.config import config_rows, placed_facts
 from penstock.console.consumers import consumer_row, consumers_in
+from penstock.console.history import stream_history
 from penstock.console.messages import newest, row
 from penstock.console.seen import all_streams, consumer_states, coverage, series, stream_state, troubles
 from penstock.console.tables import Listing, fields
@@ -81,7 +82,7 @@ def stream_row(backend: Backend, state: StreamState) -> Data:
 
 @page("/streams/{stream}", refresh=3)
 async def stream(backend: Backend, request: PageRequest) -> Data:
-    """One stream: configuration, state and history, subjects, consumers, last messages."""
+    """One stream: configuration, state and history (`?range=24h`), subjects, consumers, last messages."""
     client = await backend.upstream.client()
     info = await assets.stream_info(client, request.path["stream"])
     state = await stream_state(backend, client, info)
@@ -92,17 +93,15 @@ async def stream(backend: Backend, request: PageRequest) -> Data:
         found = [item for (name, _), item in sorted(backend.survey.snapshot.consumers.items()) if name == info.name]
     table = consumers_in(backend, request, found, most=_CONSUMERS, prefix="consumers_")
     last = await newest(backend, client, info, count=min(_LAST, backend.settings.messages))
+    history, span = await stream_history(backend, request, state)
     return {
         "stream": stream_row(backend, state),
-        "history": series(backend, state.subject, "rate", "messages", "bytes"),
+        "history": history,
+        "span": span,
         "created": iso(info.created),
         "config": backend.mask.plain(info.raw["config"]),
         "config_rows": config_rows(info.config, backend.mask),
-        "placed": {
-            "cluster": info.placed.cluster,
-            "leader": info.placed.leader,
-            "replicas": [{"name": name, "current": current} for name, current in info.placed.replicas],
-        },
+        "placed": placed_facts(info.placed),
         "copies": [{"name": item.name, "lag": item.lag, "seconds": item.active} for item in info.copies],
         "subjects": subjects,
         "consumers": [consumer_row(backend, item) for item in table.items],

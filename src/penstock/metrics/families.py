@@ -44,6 +44,10 @@ _STREAM: dict[str, tuple[str, Stream]] = {
         "The most messages that a stream may hold, -1 if there is no limit",
         lambda state: state.max_messages or -1,
     ),
+    "penstock_stream_created_timestamp_seconds": (
+        "When a stream was made: another one of the same name has another time",
+        lambda state: None if state.created is None else state.created.timestamp(),
+    ),
     "penstock_stream_markers": ("Markers of the Spark sink that a stream holds", lambda state: state.markers),
     "penstock_stream_damaged_messages": ("Messages that the server cannot read any more", lambda state: state.lost),
     "penstock_stream_dead_letters": (
@@ -87,6 +91,10 @@ _CONSUMER: dict[str, tuple[str, Consumer]] = {
     "jetstream_consumer_last_ack_seconds": (
         "Seconds since the last ack",
         lambda state, now: _since(state.acked.last, now),
+    ),
+    "penstock_consumer_created_timestamp_seconds": (
+        "When a consumer was made: another one of the same name has another time",
+        lambda state, now: None if state.created is None else state.created.timestamp(),
     ),
     "penstock_consumer_lag_seconds": (
         "Age of the oldest message that was never delivered, 0 if there is none",

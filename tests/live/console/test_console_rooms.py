@@ -259,7 +259,7 @@ async def test_nodes_are_told_by_the_system_account_and_by_monitoring_ports(uniq
             check_page(text)
             assert [item["name"] for item in data["nodes"]] == [node["name"]]
             assert data["source"] == "their monitoring ports"
-            assert any("127.0.0.1:1 do not answer" in item for item in data["troubles"])
+            assert any("127.0.0.1:1 does not answer" in item for item in data["troubles"])
 
 
 async def test_a_denied_part_leaves_the_rest_of_a_page(unique: Unique):

@@ -218,9 +218,9 @@
     const [wide, high] = plot.querySelector("svg").getAttribute("viewBox").split(" ").slice(2).map(Number);
     const lines = [...plot.querySelectorAll(".stroke")].map((line) => read(line.getAttribute("d"), x * wide)).filter(Boolean);
     if (!lines.length) return;
-    const { top, seconds, unit } = plot.dataset;
+    const { top, seconds, late, unit } = plot.dataset;
     const values = lines.map(([, y]) => inWords((Math.max(0, high - 1 - y) / (high - 4)) * top, unit));
-    const ago = inWords((1 - lines[0][0] / wide) * seconds, "s");
+    const ago = inWords((1 - lines[0][0] / wide) * seconds + Number(late), "s");
     const [mark, told] = ["mark", "told"].map((name) => {
       const made = plot.querySelector(`.${name}`) ?? plot.appendChild(document.createElement("span"));
       made.className = name;

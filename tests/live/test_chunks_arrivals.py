@@ -86,7 +86,7 @@ async def test_a_client_of_nats_py_is_refused_as_ours(server, subject):
         ):
             with pytest.raises(InputError, match=r"nats\.aio\.client\.Client is no connection.*penstock\.connect"):
                 make()
-        with pytest.raises(InputError, match="no connection of Penstock"):
+        with pytest.raises(InputError, match="not a connection of Penstock"):
             await Archive.create(client, "STREAM", subject)
     finally:
         await client.close()

@@ -153,7 +153,7 @@ def test_progress_is_drawn_on_a_terminal(penstock, unique, file):
         (("send", "no-such-file", "x"), "There is no file"),
         (("send", "-", "x.*"), "not a subject to publish on"),
         (("send", "-", "x", "--chunk-size", "2000000"), "chunk_size is 2000000"),
-        (("receive", "x", "--to", "no-such-folder"), "no folder that can be written"),
+        (("receive", "x", "--to", "no-such-folder"), "not a folder that can be written"),
         (("receive", "x", "--id", "y"), "--persistent"),
         (("receive", "x", "--idle", "0s"), "--idle is zero"),
     ],

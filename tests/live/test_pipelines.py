@@ -239,7 +239,7 @@ def test_a_replay_that_is_refused_makes_nothing(options: penstock.ConnectionOpti
         ("both master and remote", {"master": "local[2]", "remote": "sc://127.0.0.1:1"}),
         ("a warehouse of its own", {"conf": {"spark.sql.warehouse.dir": "/srv/tables"}}),
         ("from", {"start": "yesterday"}),
-        ("no Spark Connect address", {"remote": "http://x"}),
+        ("not a Spark Connect address", {"remote": "http://x"}),
     ):
         with pytest.raises(InputError, match=f"(?i){says}"):
             replay(project, options=options, **given)

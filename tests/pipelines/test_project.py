@@ -359,7 +359,7 @@ def test_bad_input_is_refused_before_spark_starts(server: Server, tmp_path: Path
     folder = write_project(tmp_path, "quick")
     with pytest.raises(InputError, match="Both master and remote"):
         run(folder, url=server.url, master="local[2]", remote="sc://x")
-    with pytest.raises(InputError, match="no Spark Connect address"):
+    with pytest.raises(InputError, match="not a Spark Connect address"):
         run(folder, url=server.url, remote="http://x")
     with pytest.raises(PipelineError, match=r"127\.0\.0\.1:1 cannot be reached"):
         run(folder, url=server.url, remote="sc://127.0.0.1:1")

@@ -195,7 +195,7 @@ def test_a_replay_that_shares_a_catalog_has_a_database_of_its_own(tmp_path: Path
 def test_a_remote_is_an_address_where_somebody_listens():
     """What is no address is refused, and one where nobody listens at once, not after minutes; tokens are not shown."""
     for text in ("http://x", "sc://", "sc://x:many/;token=secret"):
-        with pytest.raises(OptionError, match="no Spark Connect address") as caught:
+        with pytest.raises(OptionError, match="not a Spark Connect address") as caught:
             check_remote(text)
         assert "secret" not in str(caught.value)
     with socket.socket() as taken:

@@ -1,9 +1,9 @@
 """Chunks that no object has: what a program left in a bucket that was killed while it put, replaced or deleted.
 
 A put that is under way looks the same, until it publishes its description. So only chunks count whose last one is older
-than some age, and only those are removed that were seen. Who goes on with such a put after all does not find its chunks
-and says so. Which chunks are described is read to the very end of the bucket, after the chunks: an object that gets
-another name meanwhile is not missed under both.
+than some age, and only those are removed that were seen. A client that goes on with such a put after
+all does not find its chunks and says so. Which chunks are described is read to the very end of the bucket, after the
+chunks: an object that gets another name meanwhile is not missed under both.
 """
 
 from __future__ import annotations

@@ -367,7 +367,7 @@ class ObjectStore:
     ) -> ObjectInfo:
         """Change what is said of an object, or its name; what is None stays. A name that is taken is an InputError.
 
-        The bytes stay where they are. Who renames writes twice: if it dies in between, both names have the object.
+        The bytes stay where they are. A rename is two writes: after a kill in between, both names have the object.
         """
         self._check_writable()
         fields: dict[str, Any] = {}

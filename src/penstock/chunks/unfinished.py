@@ -1,8 +1,8 @@
 """Messages that have begun and are not whole: which of them waits longest, and which goes first when room is short.
 
-Who came least far goes first, so that a payload which has nearly come is not lost for a stranger's first chunk: within
-a factor of two, so much as a message has must have come of every other before it is the one to go. Of messages that
-came equally far, the one that waited longest for a chunk goes.
+The message that came least far goes first, so that a payload which has nearly come is not lost for a stranger's first
+chunk: within a factor of two, so much as a message has must have come of every other before it is the one to go. Of
+messages that came equally far, the one that waited longest for a chunk goes.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ def _tier_rows(tier: Mapping[str, Any]) -> Rows:
 
 async def tls(
     ctx: typer.Context,
-    expire_warn: Annotated[str, flag("Fail if a certificate ends so soon; 0s for never.", "DURATION")] = "1w",
+    expire_warn: Annotated[str, flag("Fail if a certificate ends within this time; 0s for never.", "DURATION")] = "1w",
     ocsp: Annotated[bool, flag("Refused: what a server staples of OCSP cannot be read here.")] = False,
     pem: Annotated[bool, flag("Show the certificates as PEM, too.")] = True,
 ) -> None:

@@ -19,7 +19,7 @@ from penstock.sizes import parse_size
 
 __all__ = ["backup", "restore"]
 
-ShowProgress = Annotated[bool, flag("Show how far it is, on a terminal.", "--progress/--no-progress")]
+ShowProgress = Annotated[bool, flag("Show progress on a terminal.", "--progress/--no-progress")]
 Folder = Annotated[Path, argument("Folder of a backup.", "DIR")]
 MOST_AHEAD = 64 * 1024 * 1024  # bytes that wait in memory at the worst
 

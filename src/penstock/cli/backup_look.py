@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["info", "lookup", "validate"]
 
 Folder = Annotated[Path, argument("Folder of a backup.", "DIR")]
-ShowProgress = Annotated[bool, flag("Show how far it is, on a terminal.", "--progress/--no-progress")]
+ShowProgress = Annotated[bool, flag("Show progress on a terminal.", "--progress/--no-progress")]
 
 
 def info(

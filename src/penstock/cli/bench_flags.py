@@ -94,7 +94,7 @@ class Rate:
     """How fast it may go."""
 
     throughput: int = table_flag("Messages a second of all clients at the most; 0: no bound.", "N", default=0, min=0)
-    duration: str = table_flag("Run for so long at --throughput, instead of --msgs.", "DURATION", default="0s")
+    duration: str = table_flag("Run for this long at --throughput, instead of --msgs.", "DURATION", default="0s")
 
     def messages(self, amount: Amount) -> int:
         """Give the number of messages: --msgs, or what --duration and --throughput make."""

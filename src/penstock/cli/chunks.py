@@ -110,7 +110,7 @@ async def receive(
         str | None, flag("Consumer that remembers what was received; with --persistent.", "NAME")
     ] = None,
     message_id: Annotated[str | None, flag("Fetch this one message; with --persistent.", "ID", "--id")] = None,
-    idle: Annotated[str, flag("Give a message up when no chunk came for so long.", "DURATION")] = "30s",
+    idle: Annotated[str, flag("Give a message up when no chunk came for this long.", "DURATION")] = "30s",
     json: Json = False,
 ) -> None:
     """Receive files, until Ctrl-C, --count of them, or with --id one; nothing there already is overwritten."""

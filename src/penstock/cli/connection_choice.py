@@ -25,7 +25,7 @@ class ConnectionChoice:
     """Which connections are wanted, and in what order."""
 
     sort: str = table_flag(f"Sort by one of {', '.join(CONNECTION_SORTS)}.", "KEY", default="subs")
-    top: int = table_flag("Show so many at most, those with most of it; 0 for all.", "N", default=1000, min=0)
+    top: int = table_flag("Show this many at most, those with most of it; 0 for all.", "N", default=1000, min=0)
     subject: str | None = table_flag("Only those with a subscription that matches this.", "SUBJECT")
     username: str | None = table_flag("Only those of this user.", "NAME")
     state: str = table_flag("Those that are open, closed, or all.", "open|closed|all", default="open")

@@ -67,12 +67,12 @@ class ConsumerFlags:
         "Where to begin: all, new, last, subject, a sequence, 1h, a time.", "POLICY", to=""
     )
     deliver_group: str | None = table_flag("Push to members of this queue group.", "GROUP")
-    description: str | None = table_flag("A sentence for people.")
+    description: str | None = table_flag("A description for people.")
     ephemeral: bool = table_flag("Let the server remove it when nobody uses it.", default=False, to="")
     filter: list[str] | None = table_flag("Only these subjects; repeat, or use commas.", "SUBJECT", to="")
-    flow_control: bool | None = table_flag("Push no faster than is read.")
+    flow_control: bool | None = table_flag("Push no faster than the client reads.")
     heartbeat: str | None = table_flag(
-        "Send a heartbeat so often while there is nothing to push.", "DURATION", to="idle_heartbeat", read=_time
+        "Send a heartbeat this often while there is nothing to push.", "DURATION", to="idle_heartbeat", read=_time
     )
     headers_only: bool | None = table_flag("Leave payloads out.")
     inactive_threshold: str | None = table_flag("How long it lives unused.", "DURATION", read=_time)
@@ -83,7 +83,9 @@ class ConsumerFlags:
     max_pull_expire: str | None = table_flag("Longest wait of one pull.", "DURATION", to="max_expires", read=_time)
     max_pull_bytes: str | None = table_flag("Most bytes of one pull.", "SIZE", to="max_bytes", read=parse_size)
     memory: bool | None = table_flag("Keep its state in memory.", to="mem_storage")
-    metadata: list[str] | None = table_flag("Text by key; may be repeated.", "KEY=VALUE", read=parse_pairs)
+    metadata: list[str] | None = table_flag(
+        "Metadata, a text by its key; may be repeated.", "KEY=VALUE", read=parse_pairs
+    )
     overflow_groups: list[str] | None = table_flag("Serve these groups by overflow.", "GROUP", to="")
     pinned_groups: list[str] | None = table_flag("Serve one client of each group.", "GROUP", to="")
     pinned_ttl: str | None = table_flag(

@@ -54,8 +54,8 @@ class GroupFlags:
     """How a consumer with priority groups is read."""
 
     group: str | None = table_flag("Read in this priority group.", "GROUP")
-    min_pending: int | None = table_flag("Only if so many messages wait (overflow).", "COUNT", min=1)
-    min_ack_pending: int | None = table_flag("Only if so many wait for acks (overflow).", "COUNT", min=1)
+    min_pending: int | None = table_flag("Only if this many messages wait (overflow).", "COUNT", min=1)
+    min_ack_pending: int | None = table_flag("Only if this many wait for acks (overflow).", "COUNT", min=1)
     priority: int | None = table_flag("Before those with a higher number (prioritized).", "0-9", min=0, max=9)
 
     def options(self) -> dict[str, Any]:
@@ -320,7 +320,7 @@ async def samples(
     stream: StreamName,
     name: Annotated[str, argument("The consumer; all of the stream without.", "CONSUMER")] = "*",
     watch: Annotated[bool, flag("Draw the figures live, until Ctrl-C.", "-w", "--watch")] = False,
-    count: Annotated[int, flag("Stop after so many events; 0 for never.", min=0)] = 0,
+    count: Annotated[int, flag("Stop after this many events; 0 for never.", min=0)] = 0,
     wait: Wait = None,
     json: Json = False,
 ) -> None:

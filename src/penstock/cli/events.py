@@ -38,7 +38,7 @@ async def events(
     srv_advisory: Annotated[bool, flag("Show connections that come and go; for the system account.")] = True,
     subjects: Annotated[list[str] | None, flag("Show what comes on these, too.", "SUBJECTS", "--subjects")] = None,
     stream: Annotated[str | None, flag("Show the events that this stream holds, and that it gets.", "NAME")] = None,
-    since: Annotated[str | None, flag("Begin so long ago; needs --stream.", "DURATION")] = None,
+    since: Annotated[str | None, flag("Begin this long ago; needs --stream.", "DURATION")] = None,
     cloudevent: Annotated[bool, flag("Print CloudEvents 1.0.", "--cloudevent")] = False,
     json: Json = False,
 ) -> None:

@@ -44,8 +44,8 @@ Force = Annotated[bool, flag("Do not ask.", "-f", "--force")]
 NoSelect = Annotated[bool, flag("Do not ask which one.", "--no-select")]
 Names = Annotated[bool, flag("Only the names.", "-n", "--names")]
 All = Annotated[bool, flag("Show the markers of the Spark sink, too.", "-a", "--all")]
-StopAfter = Annotated[int, flag("Stop after so many; 0 for never.", "--count", min=0)]
-Wait = Annotated[str | None, flag("Stop when nothing came for so long.", "DURATION")]
+StopAfter = Annotated[int, flag("Stop after this many; 0 for never.", "--count", min=0)]
+Wait = Annotated[str | None, flag("Stop if nothing came for this long.", "DURATION")]
 Headers = Annotated[list[str] | None, flag("Header to send; may be repeated.", "KEY:VALUE", "-H", "--header")]
 
 

@@ -52,7 +52,7 @@ class Globals:
     tlscert: str | None = table_flag("Our own certificate.", "FILE", envvar="NATS_CERT", to="tls_cert")
     tlskey: str | None = table_flag("Key of our certificate.", "FILE", envvar="NATS_KEY", to="tls_key")
     tlsfirst: bool | None = table_flag(
-        "Shake hands before the server speaks.", "--tlsfirst", "--tls-first", to="tls_first"
+        "Do the TLS handshake before the server's greeting.", "--tlsfirst", "--tls-first", to="tls_first"
     )
     socks_proxy: str | None = table_flag(
         "SOCKS5 proxy to connect through; none for none.", "URL", envvar="NATS_SOCKS_PROXY", repr=False

@@ -36,11 +36,11 @@ def _buckets(names: list[str], option: str) -> list[str]:
 class BucketFlags:
     """What was said of a bucket; None if nothing was."""
 
-    description: str | None = table_flag("A sentence for people.")
+    description: str | None = table_flag("A description for people.")
     history: int | None = table_flag("How many values of a key to keep.", min=1, max=64)
     ttl: str | None = table_flag("How long to keep values.", "DURATION", read=duration)
     marker_ttl: str | None = table_flag(
-        "Let keys have a time to live, and tell for so long that one ended.", "DURATION", read=duration
+        "Let keys have a time to live, and tell for this long that one ended.", "DURATION", read=duration
     )
     replicas: int | None = table_flag("How many servers keep a copy.")
     max_value_size: str | None = table_flag("Largest value.", "SIZE", read=parse_size)
@@ -48,7 +48,9 @@ class BucketFlags:
     tags: list[str] | None = table_flag("Tag that servers must carry; may be repeated.", "TAG", to="")
     cluster: str | None = table_flag("Cluster to live in.", to="")
     compress: bool | None = table_flag("Compress the files.", to="compression")
-    metadata: list[str] | None = table_flag("Text by key; may be repeated.", "KEY=VALUE", read=parse_pairs)
+    metadata: list[str] | None = table_flag(
+        "Metadata, a text by its key; may be repeated.", "KEY=VALUE", read=parse_pairs
+    )
     republish_source: str | None = table_flag("Subjects to publish again.", "SUBJECT", to="")
     republish_destination: str | None = table_flag("Where to publish them.", "SUBJECT", to="")
     republish_headers: bool = table_flag("Publish headers only.", default=False, to="")

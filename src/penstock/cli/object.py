@@ -60,7 +60,7 @@ Bucket = Annotated[str, argument("The bucket.", "BUCKET", callback=_bucket)]
 AnyBucket = Annotated[str | None, argument("The bucket.", "BUCKET", callback=_bucket)]
 Name = Annotated[str, argument("The object.", "FILE", callback=_object)]
 AnyName = Annotated[str | None, argument("The object.", "FILE", callback=_object)]
-Progress = Annotated[bool, flag("Show how far it is, on a terminal.")]
+Progress = Annotated[bool, flag("Show progress on a terminal.")]
 
 
 @flag_table
@@ -70,10 +70,12 @@ class BucketFlags:
     ttl: str | None = table_flag("How long objects are kept.", "DURATION", read=duration)
     replicas: int | None = table_flag("How many servers keep a copy.", min=1)
     max_bucket_size: str | None = table_flag("Most bytes to keep.", "SIZE", to="max_bytes", read=parse_size)
-    description: str | None = table_flag("A sentence for people.")
+    description: str | None = table_flag("A description for people.")
     tags: list[str] | None = table_flag("Tag that servers must carry; may be repeated.", to="")
     cluster: str | None = table_flag("Cluster to live in.", to="")
-    metadata: list[str] | None = table_flag("Text by key; may be repeated.", "KEY=VALUE", read=parse_pairs)
+    metadata: list[str] | None = table_flag(
+        "Metadata, a text by its key; may be repeated.", "KEY=VALUE", read=parse_pairs
+    )
     compress: bool | None = table_flag("Compress the files.", to="compression")
 
     def settings(self, there: ObjectStoreStatus | None = None) -> dict[str, Any]:
@@ -134,7 +136,7 @@ async def put(
     name: Annotated[str | None, flag("Name of the object, if not that of the file.", callback=_object)] = None,
     description: Annotated[str, flag("What is said about the object.")] = "",
     header: Headers = None,
-    metadata: Annotated[list[str] | None, flag("Text by key; may be repeated.", "KEY=VALUE")] = None,
+    metadata: Annotated[list[str] | None, flag("Metadata, a text by its key; may be repeated.", "KEY=VALUE")] = None,
     chunk_size: Annotated[int | None, flag("Bytes of a chunk.", min=1)] = None,
     chunk_headers: Annotated[bool, flag("Let receivers of chunks read it, too.")] = False,
     progress: Progress = True,

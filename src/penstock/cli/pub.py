@@ -39,7 +39,7 @@ class Later:
 
     schedule_at: str | None = table_flag("Have the stream publish it at a time.", "TIME")
     schedule_after: str | None = table_flag("Have the stream publish it after a while.", "DURATION")
-    schedule_every: str | None = table_flag("Have the stream publish it every so often.", "DURATION")
+    schedule_every: str | None = table_flag("Have the stream publish it at this interval.", "DURATION")
     schedule_cron: str | None = table_flag("Have the stream publish it as cron says.", "CRON")
     schedule_dest: str | None = table_flag("Subject that the schedule publishes to.", "SUBJECT")
     schedule_source: str | None = table_flag("Subject whose last message it publishes instead.", "SUBJECT")
@@ -90,7 +90,7 @@ async def pub(
     header: Headers = None,
     count: Annotated[int, flag("How many messages to publish.", min=1)] = 1,
     sleep: Annotated[str, flag("Pause between messages.", "DURATION")] = "0s",
-    jitter: Annotated[str, flag("Up to so much more of a pause.", "DURATION")] = "0s",
+    jitter: Annotated[str, flag("Up to this much more of a pause.", "DURATION")] = "0s",
     reply: Annotated[str | None, flag("Reply subject to name.", "SUBJECT")] = None,
     jetstream: Annotated[bool, flag("Wait for the stream's ack of each.", "-J", "--jetstream")] = False,
     atomic: Annotated[bool, flag("Store all of them in a stream, or none.")] = False,

@@ -41,7 +41,7 @@ async def reply(
     ] = None,
     queue: Annotated[str, flag("Queue group to share requests with.", "-q", "--queue")] = "NATS-RPLY-22",
     count: StopAfter = 0,
-    sleep: Annotated[str, flag("Wait before each answer, up to so long.", "DURATION")] = "0s",
+    sleep: Annotated[str, flag("Wait before each answer, up to this long.", "DURATION")] = "0s",
 ) -> None:
     """Answer requests, until Ctrl-C."""
     check_subjects(subject)

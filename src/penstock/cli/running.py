@@ -24,7 +24,7 @@ __all__ = ["Staying", "connected", "first", "run", "staying", "stop_on_signal", 
 
 
 def run(work: Coroutine[Any, Any, Any]) -> None:
-    """Run a command to its end. Who leaves a task by SystemExit leaves the command, and nobody is told of the task."""
+    """Run a command to its end. SystemExit in a task ends the command, and nobody is told of the task."""
 
     async def working() -> None:
         loop = asyncio.get_running_loop()

@@ -47,7 +47,7 @@ class ServerFlags:
     nodes: int = table_flag("1, or 3 for a JetStream cluster on this machine.", default=1)
     store: Path | None = table_flag("Folder to keep; a temporary one if none is given.", "DIR")
     port: int = table_flag("Client port; 0 for a free one.", default=0)
-    sync: str = table_flag("Sync before each ack, or every so often.", "always|DURATION", default="always")
+    sync: str = table_flag("Sync before each ack, or at this interval.", "always|DURATION", default="always")
     token: str | None = table_flag("Token that clients must give; a generated one otherwise.", "T")
     no_auth: bool = table_flag("Let anybody on this machine connect.", default=False, to="auth", read=opposite)
     max_payload: int | None = table_flag("Largest message; 1 MiB by default.", "BYTES")

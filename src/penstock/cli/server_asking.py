@@ -32,7 +32,7 @@ __all__ = [
     "unanswered",
 ]
 
-Limit = Annotated[int, argument("End after so many servers; all that are known otherwise.", min=0)]
+Limit = Annotated[int, argument("End after this many servers; all that are known otherwise.", min=0)]
 
 
 @flag_table
@@ -42,7 +42,7 @@ class Reporting:
     host: str = table_flag("Only the server of this name.", "NAME", default="")
     cluster: str = table_flag("Only servers of this cluster.", "NAME", default="")
     tags: list[str] | None = table_flag("Only servers with this tag; may be repeated.", "TAG")
-    watch: int = table_flag("Show it again every so many seconds, until Ctrl-C.", "SECONDS", default=0, min=0)
+    watch: int = table_flag("Show it again after this many seconds, until Ctrl-C.", "SECONDS", default=0, min=0)
     reverse: bool = table_flag("Turn the order.", "-R", "--reverse", default=False)
 
     def where(self, client: Connection) -> ServerFilter:

@@ -70,14 +70,18 @@ async def connection(ctx: typer.Context, flags: ConnectionFlags, rendering: Rend
 class ServerLevelFlags:
     """What a server must be."""
 
-    cpu_warn: int | None = table_flag("A warning from so much CPU on, in percent.", "PERCENT")
-    cpu_critical: int | None = table_flag("Critical from so much CPU on, in percent.", "PERCENT")
-    mem_warn: int | None = table_flag("A warning from so much memory on.", "BYTES")
-    mem_critical: int | None = table_flag("Critical from so much memory on.", "BYTES")
-    conn_warn: int | None = table_flag("A warning from so many connections on; or down, if critical is less.", "N")
-    conn_critical: int | None = table_flag("Critical from so many connections on; or down, if it is less.", "N")
-    subs_warn: int | None = table_flag("A warning from so many subscriptions on; or down, if critical is less.", "N")
-    subs_critical: int | None = table_flag("Critical from so many subscriptions on; or down, if it is less.", "N")
+    cpu_warn: int | None = table_flag("A warning at this much CPU or more, in percent.", "PERCENT")
+    cpu_critical: int | None = table_flag("Critical at this much CPU or more, in percent.", "PERCENT")
+    mem_warn: int | None = table_flag("A warning at this much memory or more.", "BYTES")
+    mem_critical: int | None = table_flag("Critical at this much memory or more.", "BYTES")
+    conn_warn: int | None = table_flag(
+        "A warning at this many connections or more; or fewer, if critical is less.", "N"
+    )
+    conn_critical: int | None = table_flag("Critical at this many connections or more; or fewer, if it is less.", "N")
+    subs_warn: int | None = table_flag(
+        "A warning at this many subscriptions or more; or fewer, if critical is less.", "N"
+    )
+    subs_critical: int | None = table_flag("Critical at this many subscriptions or more; or fewer, if it is less.", "N")
     uptime_warn: str | None = table_flag("A warning if it is up no longer than that.", "DURATION", read=span)
     uptime_critical: str | None = table_flag("Critical if it is up no longer than that.", "DURATION", read=span)
     auth_required: bool = table_flag("Critical if it asks for no login.", default=False)
@@ -179,14 +183,14 @@ async def meta(
 class AccountFlags:
     """How much of its limits an account may use."""
 
-    mem_warn: int = table_flag("A warning above so much memory, in percent; -1 for never.", "PERCENT", default=75)
-    mem_critical: int = table_flag("Critical above so much memory, in percent; -1 for never.", "PERCENT", default=90)
-    store_warn: int = table_flag("A warning above so much disk, in percent; -1 for never.", "PERCENT", default=75)
-    store_critical: int = table_flag("Critical above so much disk, in percent; -1 for never.", "PERCENT", default=90)
-    streams_warn: int = table_flag("A warning above so many streams, in percent.", "PERCENT", default=-1)
-    streams_critical: int = table_flag("Critical above so many streams, in percent.", "PERCENT", default=-1)
-    consumers_warn: int = table_flag("A warning above so many consumers, in percent.", "PERCENT", default=-1)
-    consumers_critical: int = table_flag("Critical above so many consumers, in percent.", "PERCENT", default=-1)
+    mem_warn: int = table_flag("A warning above this much memory, in percent; -1 for never.", "PERCENT", default=75)
+    mem_critical: int = table_flag("Critical above this much memory, in percent; -1 for never.", "PERCENT", default=90)
+    store_warn: int = table_flag("A warning above this much disk, in percent; -1 for never.", "PERCENT", default=75)
+    store_critical: int = table_flag("Critical above this much disk, in percent; -1 for never.", "PERCENT", default=90)
+    streams_warn: int = table_flag("A warning above this many streams, in percent.", "PERCENT", default=-1)
+    streams_critical: int = table_flag("Critical above this many streams, in percent.", "PERCENT", default=-1)
+    consumers_warn: int = table_flag("A warning above this many consumers, in percent.", "PERCENT", default=-1)
+    consumers_critical: int = table_flag("Critical above this many consumers, in percent.", "PERCENT", default=-1)
 
 
 async def jetstream(

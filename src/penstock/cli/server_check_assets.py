@@ -23,16 +23,18 @@ class StreamFlags:
     """What a stream must be; its metadata may say the same, as io.nats.monitor.lag-critical and so on."""
 
     lag_critical: int | None = table_flag("Critical if it is so far behind its mirror or a source.", "MSGS", min=0)
-    seen_critical: str | None = table_flag("Critical if one was not seen for so long.", "DURATION", read=span)
+    seen_critical: str | None = table_flag("Critical if one was not seen for this long.", "DURATION", read=span)
     min_sources: int | None = table_flag("Critical with fewer sources.", "N", min=0)
     max_sources: int | None = table_flag("Critical with more sources.", "N", min=0)
     peer_expect: int | None = table_flag("How many servers carry it.", "N", min=0)
     peer_lag_critical: int | None = table_flag("Critical if one of them is further behind.", "OPS", min=0)
     peer_seen_critical: str | None = table_flag("Critical if one was not seen for longer.", "DURATION", read=span)
-    msgs_warn: int | None = table_flag("A warning with so many messages or fewer.", "MSGS", min=0)
-    msgs_critical: int | None = table_flag("Critical with so many messages or fewer.", "MSGS", min=0)
-    subjects_warn: int | None = table_flag("A warning from so many subjects on; or down, if critical is less.", "N")
-    subjects_critical: int | None = table_flag("Critical from so many subjects on; or down, if it is less.", "N")
+    msgs_warn: int | None = table_flag("A warning with this many messages or fewer.", "MSGS", min=0)
+    msgs_critical: int | None = table_flag("Critical with this many messages or fewer.", "MSGS", min=0)
+    subjects_warn: int | None = table_flag(
+        "A warning at this many subjects or more; or fewer, if critical is less.", "N"
+    )
+    subjects_critical: int | None = table_flag("Critical at this many subjects or more; or fewer, if it is less.", "N")
 
 
 async def stream(ctx: typer.Context, stream: StreamNamed, flags: StreamFlags, rendering: Rendering) -> None:
@@ -55,14 +57,14 @@ async def stream(ctx: typer.Context, stream: StreamNamed, flags: StreamFlags, re
 class ConsumerFlags:
     """What a consumer must be; its metadata may say the same, as io.nats.monitor.waiting-critical and so on."""
 
-    outstanding_ack_critical: int | None = table_flag("Critical from so many messages without ack on.", "N")
-    waiting_critical: int | None = table_flag("Critical from so many waiting pull requests on.", "N")
-    unprocessed_critical: int | None = table_flag("Critical from so many undelivered messages on.", "N")
+    outstanding_ack_critical: int | None = table_flag("Critical at this many messages without ack or more.", "N")
+    waiting_critical: int | None = table_flag("Critical at this many waiting pull requests or more.", "N")
+    unprocessed_critical: int | None = table_flag("Critical at this many undelivered messages or more.", "N")
     last_delivery_critical: str | None = table_flag(
-        "Critical if the last delivery was so long ago.", "DURATION", read=span
+        "Critical if the last delivery was this long ago.", "DURATION", read=span
     )
-    last_ack_critical: str | None = table_flag("Critical if the last ack was so long ago.", "DURATION", read=span)
-    redelivery_critical: int | None = table_flag("Critical from so many redelivered messages on.", "N")
+    last_ack_critical: str | None = table_flag("Critical if the last ack was this long ago.", "DURATION", read=span)
+    redelivery_critical: int | None = table_flag("Critical at this many redelivered messages or more.", "N")
     pinned: bool | None = table_flag("Critical if not every group has a pinned client.", "--pinned")
 
 
@@ -134,8 +136,10 @@ async def kv(
     ctx: typer.Context,
     bucket: Annotated[str, flag("The bucket.", "NAME", "--bucket")],
     rendering: Rendering,
-    values_critical: Annotated[int, flag("Critical from so many values on; or down, if it is less.", "N")] = -1,
-    values_warn: Annotated[int, flag("A warning from so many values on; or down, if critical is less.", "N")] = -1,
+    values_critical: Annotated[int, flag("Critical at this many values or more; or fewer, if it is less.", "N")] = -1,
+    values_warn: Annotated[
+        int, flag("A warning at this many values or more; or fewer, if critical is less.", "N")
+    ] = -1,
     key: Annotated[str, flag("Critical if this key has no value.", "KEY")] = "",
 ) -> None:
     """Check a key-value bucket: how many values it holds, and whether a key has one."""

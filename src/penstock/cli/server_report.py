@@ -16,7 +16,7 @@ from penstock.system.reports import ACCOUNT_SORTS, CONNECTION_SORTS
 
 __all__ = ["accounts", "connections", "cpu", "health", "mem"]
 
-Top = Annotated[int, flag("Show so many at most, those with most of what is sorted by.", "N", min=0)]
+Top = Annotated[int, flag("Show this many at most, those with most of what is sorted by.", "N", min=0)]
 _BAR = 30  # columns of the longest bar
 
 

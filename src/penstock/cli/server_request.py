@@ -28,7 +28,7 @@ __all__ = [
     "variables",
 ]
 
-Wait = Annotated[int, argument("End after so many answers; all known servers' otherwise.", min=0)]
+Wait = Annotated[int, argument("End after this many answers; all known servers' otherwise.", min=0)]
 Account = Annotated[str, flag("Only this account.", "NAME")]
 Subscriptions = Annotated[bool, flag("Show subscriptions, too.")]
 _CONNECTION_SORTS = (

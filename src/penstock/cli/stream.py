@@ -138,7 +138,7 @@ async def purge(
     name: AnyStream = None,
     subject: Annotated[str | None, flag("Only messages of this subject.")] = None,
     seq: Annotated[int | None, flag("Only messages below this sequence.", min=1)] = None,
-    keep: Annotated[int | None, flag("Keep so many of the last.", min=0)] = None,
+    keep: Annotated[int | None, flag("Keep this many of the last messages.", min=0)] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:

@@ -41,7 +41,7 @@ def archive(
     skip_lost: Annotated[bool, flag("Go on if messages are gone before they were archived; they are noted.")] = False,
     escape: Annotated[bool, flag("Write bytes of subjects and headers that are not UTF-8 as \\xff.")] = False,
     master: Annotated[str | None, flag("Where Spark runs its tasks; local[*] if nothing is said.", "URL")] = None,
-    show_progress: Annotated[bool, flag("Show how far it is, on a terminal.", "--progress/--no-progress")] = True,
+    show_progress: Annotated[bool, flag("Show progress on a terminal.", "--progress/--no-progress")] = True,
     json: Json = False,
 ) -> None:
     """Keep the history of a stream as Parquet files, a folder a day, each message exactly once.

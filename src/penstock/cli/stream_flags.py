@@ -57,7 +57,7 @@ class StreamFlags:
     """What was said on the command line; None if nothing was."""
 
     subjects: list[str] | None = table_flag("Subjects to capture; repeat, or use commas.", read=words)
-    description: str | None = table_flag("A sentence for people.")
+    description: str | None = table_flag("A description for people.")
     storage: str | None = table_flag("Where messages are kept.", "file|memory", read=choice(_STORAGE))
     compression: str | None = table_flag("Compress the files.", "none|s2")
     replicas: int | None = table_flag("How many servers keep a copy.", to="num_replicas")
@@ -65,7 +65,7 @@ class StreamFlags:
     cluster: str | None = table_flag("Cluster to live in.", to="")
     ack: bool | None = table_flag("Acknowledge what is stored.", to="no_ack", read=opposite)
     retention: str | None = table_flag("What removes messages.", "limits|interest|work", read=choice(_RETENTION))
-    discard: str | None = table_flag("What gives way at a limit.", "old|new")
+    discard: str | None = table_flag("Which messages are dropped at a limit.", "old|new")
     discard_per_subject: bool | None = table_flag("Refuse at a subject's own limit, too.", to="discard_new_per_subject")
     first_sequence: int | None = table_flag("Sequence of the first message.", to="first_seq")
     max_age: str | None = table_flag("How old messages may become.", "DURATION", read=duration)
@@ -92,7 +92,7 @@ class StreamFlags:
     deny_delete: bool | None = table_flag("Refuse to delete messages.")
     deny_purge: bool | None = table_flag("Refuse to purge.")
     subject_del_markers_ttl: str | None = table_flag(
-        "Keep a marker of expired subjects so long.", "DURATION", to="subject_delete_marker_ttl", read=duration
+        "Keep a marker of expired subjects this long.", "DURATION", to="subject_delete_marker_ttl", read=duration
     )
     transform_source: str | None = table_flag("Subjects to rename.", "SUBJECT", to="")
     transform_destination: str | None = table_flag("Their new name.", "SUBJECT", to="")
@@ -102,7 +102,9 @@ class StreamFlags:
     limit_consumer_inactive: str | None = table_flag("Longest inactive threshold.", "DURATION", to="")
     limit_consumer_max_pending: int | None = table_flag("Most pending acks of a consumer.", to="")
     persist_mode: str | None = table_flag("async acks before it writes.", "default|async")
-    metadata: list[str] | None = table_flag("Text by key; may be repeated.", "KEY=VALUE", read=parse_pairs)
+    metadata: list[str] | None = table_flag(
+        "Metadata, a text by its key; may be repeated.", "KEY=VALUE", read=parse_pairs
+    )
 
 
 @flag_table

@@ -36,7 +36,7 @@ async def view(
     name: AnyStream = None,
     size: Annotated[int, argument("Messages of a page, up to 25.", "SIZE", min=1)] = 10,
     start: Annotated[int | None, flag("Begin with this sequence.", "SEQUENCE", "--id", min=1)] = None,
-    since: Annotated[str | None, flag("Begin so long ago.", "DURATION")] = None,
+    since: Annotated[str | None, flag("Begin this long ago.", "DURATION")] = None,
     subject: Annotated[str, flag("Only messages that match.")] = ">",
     raw: Raw = False,
     translate: Translate = None,
@@ -186,7 +186,7 @@ async def gaps(
     ctx: typer.Context,
     name: AnyStream = None,
     force: Force = False,
-    show_progress: Annotated[bool, flag("Show how far it is, on a terminal.", "--progress/--no-progress")] = True,
+    show_progress: Annotated[bool, flag("Show progress on a terminal.", "--progress/--no-progress")] = True,
     json: Json = False,
 ) -> None:
     """Find the sequences that are missing between the first and the last message of a stream."""

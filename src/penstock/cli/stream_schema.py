@@ -36,7 +36,7 @@ async def schema(
     ctx: typer.Context,
     name: AnyStream = None,
     samples: Annotated[
-        int, flag("Look at so many messages, spread over the stream.", "COUNT", min=1, max=100_000)
+        int, flag("Look at this many messages, spread over the stream.", "COUNT", min=1, max=100_000)
     ] = 500,
     subject: Annotated[str | None, flag("Only messages that match.")] = None,
     json: Json = False,

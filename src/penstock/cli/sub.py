@@ -88,7 +88,7 @@ class FromStream:
     new: bool = table_flag("Begin with the next message that is stored.", default=False)
     last: bool = table_flag("Begin with the last message of the stream.", default=False)
     last_per_subject: bool = table_flag("Begin with the last message of each subject.", default=False)
-    since: str | None = table_flag("Begin with what was stored so long ago.", "DURATION")
+    since: str | None = table_flag("Begin with what was stored this long ago.", "DURATION")
     start_sequence: int | None = table_flag("Begin with this sequence.", "SEQUENCE", min=1)
     terminate_at_end: bool = table_flag("Stop when the stream has no more.", "-T", "--terminate-at-end", default=False)
     direct: bool = table_flag("Read by direct gets, without a consumer.", default=False)

@@ -41,7 +41,9 @@ async def top(
     sort: Annotated[str | None, flag("Column to sort by.", "COLUMN")] = None,
     filter_: Annotated[str, flag("Only names that hold this.", "TEXT", "--filter")] = "",
     interval: Annotated[str, flag("Time between two looks.", "DURATION", "-d", "--interval")] = "2s",
-    max_refresh: Annotated[int, flag("End after so many pictures; -1 for never.", "COUNT", "-r", "--max-refresh")] = -1,
+    max_refresh: Annotated[
+        int, flag("End after this many pictures; -1 for never.", "COUNT", "-r", "--max-refresh")
+    ] = -1,
     once: Annotated[bool, flag("Print tables once, and end; a pipe gets that always.", "--once")] = False,
     pipelines: Annotated[
         list[str] | None, flag("Folder of a pipeline to show; the one here, if none is named.", "DIR", "--pipeline")

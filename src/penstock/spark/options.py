@@ -233,7 +233,7 @@ CONNECTION: Final = (
     Option("tls_ca", secret, "Certificates to trust: PEM text, or the path of a file on the driver."),
     Option("tls_cert", secret, "Our own certificate: PEM text or a path on the driver; needs `tlsKey`."),
     Option("tls_key", secret, "The key of `tlsCert`: PEM text or a path on the driver."),
-    Option("tls_first", truth, "Shake hands before the server speaks.", False),
+    Option("tls_first", truth, "Do the TLS handshake before the server's greeting.", False),
     Option("tls_hostname", text, "The name that the server's certificate must carry."),
     Option("socks_proxy", secret, "A SOCKS5 proxy that every connection goes through: `socks5://host:port`."),
     Option("domain", text, "The JetStream domain; excludes `apiPrefix`."),

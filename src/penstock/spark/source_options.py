@@ -163,7 +163,7 @@ class SourceOptions(Options):
     max_messages_per_trigger: int | None = option(count, "The most messages in a micro-batch, all streams together.")
     max_bytes_per_trigger: int | None = option(size, "About the most bytes in a micro-batch, all streams together.")
     min_messages_per_trigger: int | None = option(
-        count, "Wait for so many messages before a micro-batch, but no longer than `maxTriggerDelay`."
+        count, "Wait for this many messages before a micro-batch, but no longer than `maxTriggerDelay`."
     )
     max_trigger_delay: float = option(
         duration, "How long `minMessagesPerTrigger` may hold messages back.", 900.0, shown="15m"
@@ -208,7 +208,7 @@ class SourceOptions(Options):
         for name in ("backup", "store"):
             self.misplaced(name, "A stream that no server holds does not go on: use spark.read.")
         if self.objects is not None:
-            self.misplaced("max_bytes_per_trigger", "Use maxMessagesPerTrigger: so many objects.")
+            self.misplaced("max_bytes_per_trigger", "Use maxMessagesPerTrigger, which counts objects.")
         self.misplaced("include_deleted", "A stream has a row for each deletion: leave it out.")
 
     @property

@@ -252,7 +252,7 @@ class Records(Decoder):  # type: ignore[misc]  # a class of C, to mypy, is any
     def _is_split(self, data: Any) -> bool:
         """Tell whether headers end where the record says, which its checksum does not cover.
 
-        Headers end with an empty line. Who wrote others may have meant them, unless there is such a line elsewhere.
+        Headers end with an empty line. Others may be meant so, unless there is such a line elsewhere.
         """
         if self.head == 0:
             return True

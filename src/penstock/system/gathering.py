@@ -1,6 +1,6 @@
 """Asking all servers at once, and waiting no longer than until all that are known have answered.
 
-Who asks must be in the system account. Whoever is not is told so at once, not after a timeout.
+The user who asks must be in the system account. Other users are told so at once, not after a timeout.
 """
 
 from __future__ import annotations

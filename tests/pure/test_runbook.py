@@ -1,4 +1,4 @@
-"""The pages for operators follow the code: every error, trouble, finding and alert has its entry, and no other has one."""
+"""The pages for operators follow the code: every error, trouble, finding and alert has its entry."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def first_words(path: str, *calls: str) -> set[str]:
     found = set()
     for file in [place] if place.is_file() else sorted(place.glob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in calls:
-                if node.args and isinstance(node.args[0], ast.Constant):
-                    found.add(node.args[0].value)
+            match node:
+                case ast.Call(func=ast.Name(id=name), args=[ast.Constant(value=str(word)), *_]) if name in calls:
+                    found.add(word)
     return found
 
 

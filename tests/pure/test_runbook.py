@@ -55,6 +55,27 @@ def test_every_finding_of_the_doctor_has_a_row():
     assert sorted(rows) == sorted({*first_words("cli/doctor.py", "Finding"), "pyspark", "pyarrow"})
 
 
+def test_links_lead_to_entries():
+    """Every link from the operators' pages and the page of errors into one of these pages leads to a heading of it."""
+    folder = ROOT / "docs" / "operate"
+    titles = {
+        page.name: {
+            re.sub(r"[^a-z0-9 _-]", "", title.lower()).replace(" ", "-")
+            for title in re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+        }
+        for page in folder.glob("*.md")
+    }
+    pages = [*folder.glob("*.md"), ROOT / "docs" / "reference" / "errors.md"]
+    links = [
+        (target or page.name, anchor)
+        for page in pages
+        for target, anchor in re.findall(r"\]\((?:\.\./operate/)?([a-z]*(?:\.md)?)#([^)]+)\)", page.read_text())
+        if (target or page.name) in titles
+    ]
+    assert len(links) > len(errors.__all__)
+    assert [link for link in links if link[1] not in titles[link[0]]] == []
+
+
 def test_every_alert_has_a_row():
     """The page has the alerts of the rules, in their order and with their severity."""
     rules = re.findall(r"- alert: (\w+)\n.*?severity: (\w+)", RULES, re.DOTALL)

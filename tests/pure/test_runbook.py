@@ -1,4 +1,4 @@
-"""The pages for operators follow the code: every error, trouble, finding and alert has its entry, and no other has one."""
+"""The pages for operators follow the code: every error, trouble, finding and alert has its entry."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def first_words(path: str, *calls: str) -> set[str]:
     found = set()
     for file in [place] if place.is_file() else sorted(place.glob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in calls:
-                if node.args and isinstance(node.args[0], ast.Constant):
-                    found.add(node.args[0].value)
+            match node:
+                case ast.Call(func=ast.Name(id=name), args=[ast.Constant(value=str(word)), *_]) if name in calls:
+                    found.add(word)
     return found
 
 
@@ -53,6 +53,27 @@ def test_every_finding_of_the_doctor_has_a_row():
     rows = re.findall(r"^\| `(.+?)` \|", RUNBOOK.partition("## Findings of the doctor")[2], re.MULTILINE)
     # Two packages are findings of one loop, under their own names.
     assert sorted(rows) == sorted({*first_words("cli/doctor.py", "Finding"), "pyspark", "pyarrow"})
+
+
+def test_links_lead_to_entries():
+    """Every link from the operators' pages and the page of errors into one of these pages leads to a heading of it."""
+    folder = ROOT / "docs" / "operate"
+    titles = {
+        page.name: {
+            re.sub(r"[^a-z0-9 _-]", "", title.lower()).replace(" ", "-")
+            for title in re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+        }
+        for page in folder.glob("*.md")
+    }
+    pages = [*folder.glob("*.md"), ROOT / "docs" / "reference" / "errors.md"]
+    links = [
+        (target or page.name, anchor)
+        for page in pages
+        for target, anchor in re.findall(r"\]\((?:\.\./operate/)?([a-z]*(?:\.md)?)#([^)]+)\)", page.read_text())
+        if (target or page.name) in titles
+    ]
+    assert len(links) > len(errors.__all__)
+    assert [link for link in links if link[1] not in titles[link[0]]] == []
 
 
 def test_every_alert_has_a_row():

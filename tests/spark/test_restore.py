@@ -1,4 +1,4 @@
-"""Streams and checkpoints that are restored: together, apart, and by the API; what docs/operate/backup.md says is so."""
+"""Streams and checkpoints that are restored: together, apart, and by the API; as docs/operate/backup.md says."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_copies_of_two_moments_are_told(world: World):
         world.run()
     assert world.written() == EACH_ONCE[:20]
     world.put_back("tuesday", "monday")
-    with pytest.raises(StreamingQueryException, match="MarkerError.*batch 2.*batch 1"):
+    with pytest.raises(StreamingQueryException, match=r"MarkerError.*batch 2.*batch 1"):
         world.run()
     assert world.written() == EACH_ONCE
 

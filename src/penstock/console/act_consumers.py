@@ -183,7 +183,7 @@ async def pause(asked: ActRequest, seen: ActSight) -> Intent:
     return Intent(says, [words], do)
 
 
-@act("consumer-resume", "Resume", of="consumer", targets=("stream", "consumer"), look=see_consumer)
+@act("consumer-resume", "Resume", of="consumer-paused", targets=("stream", "consumer"), look=see_consumer)
 async def resume(asked: ActRequest, seen: ActSight) -> Intent:
     """Let a paused consumer go on."""
     info: ConsumerInfo = seen.info

@@ -67,6 +67,8 @@ class Backend:
     """Where servers have their monitoring pages, if somebody said so."""
     prometheus: Prometheus | None = None
     """Keeps figures for longer than an hour, if somebody named one."""
+    write: bool = False
+    """Whether somebody may act."""
     rates: Rates = field(default_factory=Rates)
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     """Set at the end: nobody waits for pages in the making."""

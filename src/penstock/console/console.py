@@ -122,6 +122,7 @@ class Console:
             protobuf=protobuf,
             system=self._system,
             monitors=tuple(check_monitor(url) for url in monitors),
+            write=write,
             prometheus=None if prometheus is None else Prometheus(prometheus),
         )
         self._surveying: asyncio.Task[None] | None = None

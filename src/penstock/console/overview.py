@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -21,6 +22,8 @@ from penstock.survey import Snapshot, Survey, Trouble
 __all__ = ["overview"]
 
 _BUSY = 8  # streams that are shown here
+_NOTES = 8  # notes that are all shown; of more of them,
+_EACH = 3  # of each kind
 _FIRST = 3.0  # seconds that a page waits for the first round
 
 
@@ -50,7 +53,7 @@ async def overview(backend: Backend, request: PageRequest) -> Data:
             }
             for state in recent[:_BUSY]
         ],
-        "attention": [_note(trouble, backend) for trouble in shown],
+        "attention": _folded([_note(trouble, backend) for trouble in shown]),
         "attention_left_out": len(snapshot.trouble) - len(shown),
         "severe": sum(trouble.severe for trouble in snapshot.trouble),
         "looked_at": _covered(snapshot, backend),
@@ -110,6 +113,15 @@ def _note(trouble: Trouble, backend: Backend) -> Data:
         "since": _moment(trouble.since),
         "severe": trouble.severe,
     }
+
+
+def _folded(notes: list[Data]) -> list[Data]:
+    """Say of each note whether it is folded away: a hundred of one kind must not hide the one of another."""
+    of = Counter[str]()
+    for note in notes:
+        of[note["rule"]] += 1
+        note["folded"] = len(notes) > _NOTES and of[note["rule"]] > _EACH
+    return notes
 
 
 def _covered(snapshot: Snapshot, backend: Backend) -> Data:

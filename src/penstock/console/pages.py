@@ -26,6 +26,8 @@ async def about(backend: Backend, request: PageRequest) -> Data:
     """The settings of this console, and its pages."""
     return {
         "version": __version__,
+        "write": backend.write,
+        "prometheus": None if backend.prometheus is None else backend.prometheus.where,
         "settings": asdict(backend.settings),
         "pages": [{"path": item.path, "json": f"{item.path}.json", "what": item.sentence} for item in PAGES],
     }

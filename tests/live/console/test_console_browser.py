@@ -7,7 +7,9 @@ import os
 import random
 import re
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from html import escape
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
@@ -15,6 +17,7 @@ from urllib.parse import quote
 import pytest
 import pytest_asyncio
 
+from penstock.buckets import KeyValue, ObjectStore
 from penstock.jetstream import assets
 from penstock.model import Consumer, Stream
 from tests.live.chromium import CHROMIUM, Desk, complaints, every_page, going
@@ -211,6 +214,11 @@ async def test_a_flow_that_fails_is_told_on_the_overview(desk: Desk):
         page = window.page
         await page.locator("#picture svg").wait_for()
         assert not await page.locator("#attention li", has_text="sensors").count()
+        folded = page.locator("#folded")
+        await folded.locator("summary", has_text="stuck").click()
+        await folded.locator("li").last.wait_for()
+        await window.refreshed(2)
+        assert await folded.evaluate("it => it.open"), "what the reader opened stays open"
         fail_a_flow(desk.run)
         note = page.locator("#attention li", has_text="sensors")
         await note.locator(".chip.bad").wait_for()
@@ -249,6 +257,40 @@ async def test_a_consumer_is_reset_and_a_dead_letter_put_back(desk: Desk):
         window.forgive("status of 403")
 
 
+async def test_a_form_that_another_site_sends_does_nothing(desk: Desk):
+    """A page of another origin sends a form that is right in every field, from the browser of one who may act."""
+    name = "SENSOR_11"
+    async with desk.window(f"/act/stream-delete?stream={name}", write=True) as window:
+        page = window.page
+        fields = [*await page.locator("form.act").evaluate("form => [...new FormData(form)]"), ["typed", name]]
+        target = f"{desk.console.address}/act/stream-delete"
+        inputs = "".join(f'<input name="{escape(field)}" value="{escape(value)}">' for field, value in fields)
+        evil = f'<form method="post" action="{target}">{inputs}<button name="step" value="do">Win</button></form>'
+        async with serving(evil) as elsewhere:
+            await page.goto(elsewhere)
+            async with page.expect_response(lambda answer: answer.url == target) as sent:
+                await page.locator("button").click()
+            assert (await sent.value).status in (401, 403)
+        window.forgive("status of 40")
+    assert (await assets.stream_info(desk.nats, name)).name == name
+
+
+@asynccontextmanager
+async def serving(html: str) -> AsyncIterator[str]:
+    """Serve a page under another name of this machine, which is another site to a browser."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close\r\n\r\n"
+        writer.write((head + html).encode())
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield f"http://localhost:{server.sockets[0].getsockname()[1]}/"
+
+
 # -- what others wrote -------------------------------------------------------------------------------------------------
 
 HURT = "window.hurt=1"
@@ -268,6 +310,10 @@ async def test_no_name_and_no_payload_runs(desk: Desk):
     subjects = [re.sub(r"[\s.*>]", "", text) for text in PAYLOADS]
     await assets.add_stream(nats, Stream(name=NAME, subjects=["hostile.>"], description="".join(PAYLOADS)))
     await assets.add_consumer(nats, NAME, Consumer(durable=NAME, description=PAYLOADS[1], ack_policy="explicit"))
+    objects = await ObjectStore.create_bucket(nats, "hostile", description=PAYLOADS[0])
+    await objects.put(PAYLOADS[1], PAYLOADS[0].encode(), description=PAYLOADS[2], headers={"Note": PAYLOADS[1]})
+    keys = await KeyValue.create_bucket(nats, "hostile", description=PAYLOADS[0])
+    await keys.put("k", PAYLOADS[2].encode())
 
     async def hostile() -> None:
         for place, text in enumerate(PAYLOADS):
@@ -278,8 +324,9 @@ async def test_no_name_and_no_payload_runs(desk: Desk):
         page = window.page
         await eventually(lambda: _holds(desk, NAME), "the messages being stored")
         asked = quote(PAYLOADS[1], safe="")
-        hostile_names = NAMES | {"stream": NAME, "consumer": NAME}
-        for path in (*every_page(hostile_names, ASKED), *_tables(NAME)):
+        hostile_names = NAMES | {"stream": NAME, "consumer": NAME, "bucket": "hostile"}
+        wanted = ASKED | {"entry": "key=k", "object_entry": f"name={asked}"}
+        for path in (*every_page(hostile_names, wanted), *_tables(NAME)):
             await page.goto(f"{desk.console.address}{path}{'&' if '?' in path else '?'}filter={asked}&x={asked}")
             assert await page.locator("main").count() == 1, path
             if await page.evaluate("Number(document.getElementById('main').dataset.refresh)"):
@@ -306,6 +353,7 @@ async def test_axe_finds_nothing_in_light_and_dark(desk: Desk):
     """Every page can be used by everybody: axe has no complaint, whatever the reader's colours; nor is any too wide."""
     paths = [*every_page(NAMES, ASKED), "/streams/NOT_THERE", "/streams?filter=nothing", "/dead-letters/JOBS-DEAD"]
     paths += ["/act/stream-add", "/act/publish", "/act/consumer-reset?stream=ORDERS&consumer=reader_00"]
+    paths += ["/act/objects-add", "/act/objects-seal?bucket=settings", "/streams/ORDERS?range=24h"]
     async with desk.window(color_scheme="light", write=True) as window:
         page = window.page
         await page.evaluate("localStorage.setItem('penstock-live', 'no')")

@@ -121,7 +121,7 @@ async def test_leaders_of_streams_consumers_and_of_jetstream_step_down(
 
 
 def test_the_command_lets_another_server_lead_jetstream(cluster: Server):
-    """`server cluster step-down` says who leads and who did; a server that does not follow, or another login, is told."""
+    """`server cluster step-down` says who leads and who did; one that does not follow, or another login, is told."""
     words = ("server", "cluster", "step-down", "-f")
     system = ("--user", "sys", "--password", "pass")
     first = invoke(cluster.url, *system, *words)

@@ -266,6 +266,11 @@
   });
   document.querySelector(".keys").hidden = false;
 
+  // On a narrow screen the menu is wider than the window: the page that is open is in sight.
+  const menu = document.querySelector("header nav");
+  const here = menu.querySelector("[aria-current]");
+  if (here) menu.scrollLeft = here.offsetLeft - menu.offsetLeft - (menu.clientWidth - here.offsetWidth) / 2;
+
   box.checked = localStorage.getItem("penstock-live") !== "no";
   box.addEventListener("change", () => {
     localStorage.setItem("penstock-live", box.checked ? "yes" : "no");

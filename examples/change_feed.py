@@ -55,7 +55,7 @@ async def send(feed: list[dict[str, object]]) -> None:
         await js.add_stream(name="CHANGE_COUNTS", subjects=counts, allow_atomic=True, allow_direct=True)
 
 
-def count(folder: Path) -> None:
+def count_minutes(folder: Path) -> None:
     spark = session("change feed", spark__sql__shuffle__partitions=2)
     rows = spark.readStream.format("nats").option("stream", "CHANGES").load()
     change = F.from_json(F.col("data").cast("string"), "id bigint, table string, operation string, at timestamp")
@@ -81,21 +81,22 @@ def count(folder: Path) -> None:
 
 
 def check(feed: list[dict[str, object]]) -> None:
-    spark = session()
-    stored = spark.read.format("nats").options(stream="CHANGE_COUNTS", subjects="counts.*").load()
-    result = F.from_json(F.col("data").cast("string"), "minute timestamp, table string, operation string, count bigint")
-    stored = stored.select(result.alias("r")).select("r.*")
-    stored.groupBy("minute").pivot("operation").sum("count").orderBy("minute").show(truncate=False)
-    found = Counter({(row.table, row.operation): 0 for row in stored.collect()})
-    for row in stored.collect():
-        found[row.table, row.operation] += row["count"]
+    counts = session().read.format("nats").options(stream="CHANGE_COUNTS", subjects="counts.*").load()
+    rows = [json.loads(row.data) for row in counts.orderBy("sequence").collect()]
+    for minute, row in sorted(
+        (row["minute"], f"{row['table']:9} {row['operation']:6} {row['count']:3}") for row in rows
+    ):
+        print(minute, row)
+    found: Counter[tuple[object, object]] = Counter()
+    for row in rows:
+        found[row["table"], row["operation"]] += row["count"]
     expected = Counter((change["table"], change["operation"]) for change in feed[:-1])
     assert found == expected, "every change is in one count, but the last one, whose minute is still open"
-    print(f"{sum(found.values())} changes, each in one count; {stored.count()} counts in CHANGE_COUNTS.")
+    print(f"{sum(found.values())} changes, each in one count; {len(rows)} counts in CHANGE_COUNTS.")
 
 
 if __name__ == "__main__":
     fed = changes()
     asyncio.run(send(fed))
-    count(Path(sys.argv[1] if sys.argv[1:] else "example-output/change-feed").absolute())
+    count_minutes(Path(sys.argv[1] if sys.argv[1:] else "example-output/change-feed").absolute())
     check(fed)

@@ -56,12 +56,16 @@ def write_parquet(folder: Path) -> None:
         .start()
     )
     query.awaitTermination()
-    spark.read.parquet(str(folder / "files")).orderBy("file").show(truncate=20)
 
 
 def check(folder: Path, files: dict[str, bytes]) -> None:
-    found = [(row.file, row.sha256) for row in session().read.parquet(str(folder / "files")).collect()]
-    assert sorted(found) == sorted((name, hashlib.sha256(content).hexdigest()) for name, content in files.items())
+    found = session().read.parquet(str(folder / "files")).orderBy("file").collect()
+    for row in found:
+        print(
+            f"{row.file}: {row.bytes:,} bytes in {row.chunks} chunks, SHA-256 {row.sha256[:16]}..., error: {row.error}"
+        )
+    sent = [(name, hashlib.sha256(content).hexdigest()) for name, content in files.items()]
+    assert [(row.file, row.sha256) for row in found] == sorted(sent)
     print(f"{len(found)} files, each once, each with the digest of what was sent.")
 
 

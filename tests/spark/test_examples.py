@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import json
-import subprocess
-import sys
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 
 from penstock.server import Server
 from tests.live.command import environment
@@ -20,44 +22,73 @@ pytestmark = pytest.mark.timeout(900)  # a Spark of its own, on a machine that m
 
 EXAMPLES = ROOT / "examples"
 RUN = ["large_files.py", "change_feed.py", "bus_service.py", "old_clients.py"]
-STREAMS = ["FILES", "CHANGES", "CHANGE_COUNTS", "SALES", "KV_SHOP_SUMS", "plant:temperatures"]
+STREAMS = ["FILES", "CHANGES", "CHANGE_COUNTS", "SALES", "KV_SHOP_SUMS", "plant:temperatures", "TRIPS"]
 
-# One process for all of them, because Spark takes its time to start; each has a folder of its own.
-_PROGRAM = """
-import contextlib, io, json, runpy, sys
+# One kernel for the notebook and all examples, because Spark takes its time to start. They run in a thread, where no
+# event loop runs, as in a program. Each has a folder of its own, and runs twice.
+_CELL = """
+import contextlib, io, json, runpy, sys, threading
 
-folder, said = sys.argv[1], {}
-for path in list(sys.argv[2:]):
-    name = path.rpartition("/")[2]
-    for _ in range(2):
-        sys.argv[:] = [path, f"{folder}/{name}"]
-        with contextlib.redirect_stdout(io.StringIO()) as out:
-            runpy.run_path(path, run_name="__main__")
-        said.setdefault(name, []).append(out.getvalue())
+said, failed = {{}}, []
+
+def run_examples():
+    try:
+        for path in {paths!r}:
+            name = path.rpartition("/")[2]
+            for _ in range(2):
+                sys.argv[:] = [path, f"{folder}/{{name}}"]
+                with contextlib.redirect_stdout(io.StringIO()) as out:
+                    runpy.run_path(path, run_name="__main__")
+                said.setdefault(name, []).append(out.getvalue())
+    except BaseException as error:
+        failed.append(error)
+
+runner = threading.Thread(target=run_examples)
+runner.start()
+runner.join()
+if failed:
+    raise failed[0]
 print(json.dumps(said))
 """
 
 
 @pytest.fixture(scope="module")
 def said(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[str]]]:
-    """What each example printed, the first time and the second."""
+    """What each example printed, the first time and the second; and what the cells of the notebook did."""
     folder = tmp_path_factory.mktemp("examples")
     arguments = f"--master local[2] --conf spark.ui.enabled=false --driver-java-options '{QUICK_JVM}' pyspark-shell"
     env = environment(folder, NATS_URL=server.url, JAVA_HOME=java_home() or "", PYSPARK_SUBMIT_ARGS=arguments)
-    env |= {"SPARK_LOCAL_IP": "127.0.0.1", "MASTER": "local[2]"}
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, str(folder), *(str(EXAMPLES / name) for name in RUN)],
-        capture_output=True,
-        text=True,
-        timeout=800,
-        cwd=folder,
-        env=env,
-    )
-    assert done.returncode == 0, done.stderr[-8000:]
-    yield json.loads(done.stdout.splitlines()[-1])
+    env |= {"SPARK_LOCAL_IP": "127.0.0.1", "MASTER": "local[2]", "IPYTHONDIR": str(folder / "ipython")}
+    notebook = nbformat.read(EXAMPLES / "notebook.ipynb", as_version=4)
+    paths = [str(EXAMPLES / name) for name in RUN]
+    cell = nbformat.v4.new_code_cell(_CELL.format(paths=paths, folder=folder))
+    notebook.cells.insert(-1, cell)  # the last cell of the notebook stops Spark
+    client = NotebookClient(notebook, timeout=800, kernel_name="python3", resources={"metadata": {"path": str(folder)}})
+    client.execute(env=env)
+    found = json.loads(text_of(cell))
+    found["notebook.ipynb"] = [text_of(other) for other in notebook.cells if other.cell_type == "code"]
+    yield found
     streams = Streams(server.url)
     for name in STREAMS:
         streams.api(f"STREAM.DELETE.{name}")
+
+
+def text_of(cell: Any) -> str:
+    """Give what a cell printed, and the text of its value."""
+    return "".join(
+        output.get("text") or output.get("data", {}).get("text/plain", "")
+        for output in cell.outputs
+        if output.get("name") != "stderr"
+    )
+
+
+def test_the_notebook_runs_in_a_kernel(said: dict[str, list[str]]):
+    """Every cell runs in a real kernel, in order: publish, read with Spark, add up, look at one message."""
+    published, read, added, *_, last = said["notebook.ipynb"]
+    assert "200 trips are in the stream TRIPS" in published
+    assert '{"trip": 0, "city": "bern", "km": 0.5}' in read
+    assert re.search(r"basel +100 .*\n.*bern +100 ", added)
+    assert last.startswith("trips.bern ")
 
 
 def test_large_files_become_rows(said: dict[str, list[str]]):

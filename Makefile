@@ -29,7 +29,7 @@ test: setup lint ## run the checks and the tests; ARGS="-k name" picks some
 OLDEST := tests/pure $(addprefix tests/live/test_,server.py connection.py cli.py wire_bulk.py wire_publish.py \
   jetstream_publish.py jetstream_topology.py chunks.py bus.py channels_client.py pipelines.py) \
   tests/live/console/test_console.py \
-  tests/spark/test_batch.py
+  tests/spark/test_batch.py tests/spark/test_delta_example.py
 
 oldest: setup ## run a part of the tests with the oldest versions that are allowed
 	@tools/oldest

@@ -24,7 +24,7 @@ CONTENTS = {
     ".so": ("modules of ours that Cython compiled, with the parts of its runtime that it adds", "Apache-2.0"),
     ".html .css .js .svg": ("pages, style, script and sign of the console and of a report: ours", "Apache-2.0"),
     ".tsv": ("the error codes of nats-server, with our judgement of each", "Apache-2.0"),
-    ".toml .yaml .sql .md .in .gitignore": ("examples and the template of a pipeline: ours", "Apache-2.0"),
+    ".toml .yaml .sql .md .in .gitignore": ("the pipeline of the demo, and the template of one: ours", "Apache-2.0"),
 }
 # How packages spell their licence, and how SPDX does.
 _SPELLED = {

@@ -27,7 +27,7 @@ _NAMES = ("decode", "parse_", "read_json", "from_json", "from_bytes", "from_mess
 NOT_FROM_OUTSIDE = {
     "bench/": "the processes of a benchmark talk to each other",
     "cli/": "words of the command line: tests/golden/wrong.txt has them, and files go through the readers below",
-    "examples/": "an example, which reads what it has written",
+    "demo/": "the demo reads what it has written",
     "server/guard": "our own process at the other end of a socket that nobody else has",
     "server/node.py": "the server that we started, on its own port",
     "server/server.py": "the greeting of a port, of which only a version is read; whatever else it says is no server",

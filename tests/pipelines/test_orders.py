@@ -1,4 +1,4 @@
-"""The main job, small: the orders example through a kill, and an audit that sees whatever is off."""
+"""The main job, small: the demo through a kill, and an audit that sees whatever is off."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ import pytest
 import penstock
 from penstock.bus import Bus
 from penstock.cli.demo import Signals, conclude, keep_running
+from penstock.demo import ongoing
+from penstock.demo.audit import Stage, audit_streams, audit_tables, read_revenue
+from penstock.demo.ledger import Order, Volume
+from penstock.demo.play import Play, Result
+from penstock.demo.report import write_report
+from penstock.demo.service import QUEUE, ask
 from penstock.errors import PenstockError
-from penstock.examples.orders import ongoing
-from penstock.examples.orders.audit import Stage, audit_streams, audit_tables, read_revenue
-from penstock.examples.orders.ledger import Order, Volume
-from penstock.examples.orders.play import Play, Result
-from penstock.examples.orders.report import write_report
-from penstock.examples.orders.service import QUEUE, ask
 from penstock.pipelines.process import _take_lock, is_running
 from penstock.server import Server
 from penstock.wire.bulk import BulkConnection

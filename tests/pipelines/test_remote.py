@@ -161,6 +161,22 @@ def test_run_replay_and_switch(penstock: Penstock, nats: Server, connect: str, s
     assert "has another one of that name" in done.stderr
 
 
+def test_the_example_of_a_replay(nats: Server, connect: str, tmp_path: Path):
+    """The example runs, changes its code, replays from a time and switches; what it asserts of the streams holds."""
+    example = Path(__file__).resolve().parents[2] / "examples" / "replay" / "replay.py"
+    folder = tmp_path / "replay"
+    for expected, said in ((0, "Switched: the next run goes on"), (1, "is there already: name another folder")):
+        done = subprocess.run(
+            [sys.executable, str(example), str(folder), connect],
+            capture_output=True,
+            text=True,
+            timeout=400,
+            env=Command(tmp_path, nats.url).env,
+        )
+        assert done.returncode == expected, done.stderr
+        assert said in done.stdout + done.stderr
+
+
 def test_a_flow_that_fails_ends_the_run(penstock: Penstock, nats: Server, connect: str, tmp_path: Path):
     """A flow that goes on failing is tried three times; then one sentence of ours, not Spark's, ends it, status 1."""
     folder = quick_project(tmp_path, "wrong", **{"spark.sql.pipelines.execution.watchdog.minRetryTime": "1"})

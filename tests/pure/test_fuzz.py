@@ -58,7 +58,7 @@ def test_reasons_are_of_readers_that_exist() -> None:
 
 def test_json_from_outside_is_read_in_one_way() -> None:
     """Nesting that Python cannot follow is one more way to be no JSON, everywhere: `load_json` sees to it."""
-    own = ("json_text.py", "bench/", "examples/", "server/guard.py", "server/records.py", "server/neighbours.py")
+    own = ("json_text.py", "bench/", "demo/", "server/guard.py", "server/records.py", "server/neighbours.py")
     own += ("wire/protocol.py", "jetstream/topology_forms.py")  # who handle that themselves
     found = (path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if "json.loads(" in path.read_text())
     assert [name for name in found if not name.startswith(own)] == []

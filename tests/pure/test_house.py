@@ -105,8 +105,8 @@ FLOORS = {
     "penstock.console.rates": 0,
     "penstock.console.settings": 0,
     "penstock.console.formatting": 0,
-    "penstock.examples.orders.charts": 0,
-    "penstock.examples.orders.ledger": 0,
+    "penstock.demo.charts": 0,
+    "penstock.demo.ledger": 0,
     "penstock.__main__": 6,
     "penstock": 0,  # the package itself: names only, loaded when used
     # files and environment that the doors share
@@ -137,7 +137,7 @@ FLOORS = {
     "penstock.metrics": 5,
     "penstock.bench": 5,
     "penstock.console": 5,
-    "penstock.examples": 5,
+    "penstock.demo": 5,
     "penstock.cli": 6,
 }
 IMPURE = {

@@ -24,6 +24,7 @@ from penstock.exports import exports
 from penstock.extras import EXTRAS, check_installed, missing_packages, without_extra
 
 ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "penstock"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 # The name of a package, and the one under which it is imported, where these differ.
 IMPORTED = {"prometheus-client": "prometheus_client", "pyyaml": "yaml", "nats-py": "nats"}
@@ -54,6 +55,19 @@ def test_every_package_is_typed():
     for package in ("penstock", "pyspark_nats"):
         assert (ROOT / "src" / package / "py.typed").exists()
         assert "py.typed" in PROJECT["tool"]["setuptools"]["package-data"][package]
+
+
+def test_the_wheel_carries_every_file_that_the_commands_read():
+    """Each file that git knows under `src/penstock` is Python, or is named by the package data; none is an example."""
+    listed = subprocess.run(["git", "ls-files", "src/penstock"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert listed.returncode == 0, listed.stderr
+    files = [Path(line).relative_to("src/penstock") for line in listed.stdout.splitlines()]
+    patterns = PROJECT["tool"]["setuptools"]["package-data"]["penstock"]
+    carried = {path.relative_to(SOURCE) for pattern in patterns for path in SOURCE.glob(pattern)}
+    missing = [file for file in files if file.suffix != ".py" and file not in carried]
+    assert missing == [], "name them in package-data of pyproject.toml"
+    assert Path("demo/orders/topology.toml") in carried
+    assert not [file for file in files if file.parts[0] == "examples"]
 
 
 def test_extras_are_what_the_code_says():

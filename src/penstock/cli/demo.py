@@ -23,9 +23,9 @@ from penstock.errors import InputError, PenstockError, PipelineError
 from penstock.extras import check_installed
 
 if TYPE_CHECKING:
-    from penstock.examples.orders.audit import Stage
-    from penstock.examples.orders.ledger import Volume
-    from penstock.examples.orders.play import Play, Result
+    from penstock.demo.audit import Stage
+    from penstock.demo.ledger import Volume
+    from penstock.demo.play import Play, Result
     from penstock.server import Server
 
 __all__ = ["Signals", "audit_table", "conclude", "demo", "keep_running"]
@@ -46,7 +46,7 @@ async def demo(
 
     check_installed("spark", "The demo")
     check_java()
-    from penstock.examples.orders.ledger import Volume
+    from penstock.demo.ledger import Volume
 
     if keep:
         check_installed("console", "The console")
@@ -145,7 +145,7 @@ def _with_log(error: PipelineError, place: Path) -> PipelineError:
 async def _play(
     server: Server, scratch: Path, volume: Volume, place: Path, kills: int, signals: Signals, keep: bool
 ) -> tuple[Result, Path]:
-    from penstock.examples.orders.play import Play, in_thread
+    from penstock.demo.play import Play, in_thread
 
     await in_thread(server.start)
     typer.echo(f"nats-server {server.version} with JetStream is running (pid {server.nodes[0].pid}).")
@@ -174,7 +174,7 @@ def audit_table(stages: Sequence[Stage]) -> None:
 
 
 def _show(result: Result, place: Path) -> Path:
-    from penstock.examples.orders.report import write_report
+    from penstock.demo.report import write_report
 
     audit_table(result.stages)
     report = write_report(result, place / "report.html")
@@ -189,8 +189,8 @@ async def keep_running(play: Play, url: str, report: Path, signals: Signals, *, 
     One more order comes each second, so that there is something to see, up to as many as are asked for.
     """
     from penstock.console import Console
-    from penstock.examples.orders.ongoing import Ongoing
-    from penstock.examples.orders.traffic import CHANNEL, CLUSTER
+    from penstock.demo.ongoing import Ongoing
+    from penstock.demo.traffic import CHANNEL, CLUSTER
 
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(play.service())

@@ -17,7 +17,7 @@ from penstock.errors import PenstockError
 from penstock.extras import check_installed, missing_packages
 
 if TYPE_CHECKING:
-    from penstock.examples.orders.audit import Stage
+    from penstock.demo.audit import Stage
     from penstock.server import Server
 
 __all__ = ["quickstart"]
@@ -59,8 +59,8 @@ async def quickstart(
 
 
 async def _run(server: Server, made: Path, signals: Signals) -> list[Stage]:
-    from penstock.examples.orders.play import in_thread
-    from penstock.examples.quickstart import READINGS, Quickstart
+    from penstock.demo.play import in_thread
+    from penstock.demo.quickstart import READINGS, Quickstart
 
     await in_thread(server.start)
     typer.echo(f"nats-server {server.version} with JetStream is running; its store is {made / 'server'}.")

@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 from penstock.bus import Bus
 from penstock.connection import connect
 from penstock.contexts import load_options
+from penstock.demo import ORDERS
+from penstock.demo.audit import Stage, audit_answers, audit_streams, audit_tables, read_revenue
+from penstock.demo.ledger import Ledger, Volume
+from penstock.demo.service import QUEUE, Shop, ask
+from penstock.demo.traffic import Traffic
 from penstock.errors import PipelineError
-from penstock.examples.orders import FOLDER
-from penstock.examples.orders.audit import Stage, audit_answers, audit_streams, audit_tables, read_revenue
-from penstock.examples.orders.ledger import Ledger, Volume
-from penstock.examples.orders.service import QUEUE, Shop, ask
-from penstock.examples.orders.traffic import Traffic
 from penstock.pipelines.order import RunOrder
 from penstock.pipelines.outcome import MicroBatch, Outcome
 from penstock.pipelines.process import PipelineRun
@@ -90,7 +90,7 @@ class Play:
         watch: Callable[[Outcome, int, int], None] = lambda outcome, waiting, read: None,
     ) -> None:
         self.ledger = Ledger.draw(volume or Volume())
-        self.project = Project.load(FOLDER, storage=folder / "storage")
+        self.project = Project.load(ORDERS, storage=folder / "storage")
         self.warehouse = folder / "storage" / "warehouse"
         """Where the tables are."""
         self.result = Result(self.ledger)

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from penstock.demo.play import CONF, Play, in_thread
+from penstock.demo.traffic import Traffic
 from penstock.errors import PenstockError
-from penstock.examples.orders.play import CONF, Play, in_thread
-from penstock.examples.orders.traffic import Traffic
 from penstock.pipelines.order import RunOrder
 from penstock.pipelines.outcome import Outcome
 from penstock.pipelines.process import PipelineRun

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock.contexts import load_options
+from penstock.demo.audit import Stage, compare
+from penstock.demo.play import CONF, in_thread
 from penstock.errors import InputError, PipelineError
-from penstock.examples.orders.audit import Stage, compare
-from penstock.examples.orders.play import CONF, in_thread
 from penstock.pipelines.order import RunOrder
 from penstock.pipelines.outcome import Outcome
 from penstock.pipelines.process import PipelineRun

@@ -1,4 +1,4 @@
-"""The books of the orders example: what is drawn, what must follow from it, and how differences are counted."""
+"""The books of the demo: what is drawn, what must follow from it, and how differences are counted."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from penstock.examples.orders.audit import compare
-from penstock.examples.orders.charts import Line, bars, columns, lines
-from penstock.examples.orders.ledger import Document, Ledger, Volume
+from penstock.demo.audit import compare
+from penstock.demo.charts import Line, bars, columns, lines
+from penstock.demo.ledger import Document, Ledger, Volume
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 VOLUME = Volume(orders=500, documents=3, document_bytes=10_000)

@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from penstock.demo.ledger import Ledger
+from penstock.demo.traffic import CHANNEL_STREAM
 from penstock.errors import InputError, NotFoundError, PipelineError
-from penstock.examples.orders.ledger import Ledger
-from penstock.examples.orders.traffic import CHANNEL_STREAM
 from penstock.options import ConnectionOptions
 from penstock.pipelines.tables import Table
 from penstock.wire.bulk import BulkConnection

@@ -1,4 +1,4 @@
-"""The orders example without Spark: its traffic and the audit of it, its service on the bus, and its report."""
+"""The demo without Spark: its traffic and the audit of it, its service on the bus, and its report."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ import pytest
 from penstock.buckets import KeyValue
 from penstock.bus import Bus, Request
 from penstock.connection import connect
+from penstock.demo import ORDERS
+from penstock.demo.audit import Stage, audit_answers, audit_streams, audit_tables, read_revenue
+from penstock.demo.ledger import Ledger, Volume
+from penstock.demo.play import Result
+from penstock.demo.report import write_report
+from penstock.demo.service import BUCKET, QUEUE, Shop, ask
+from penstock.demo.traffic import Traffic
 from penstock.errors import PenstockError
-from penstock.examples.orders import FOLDER
-from penstock.examples.orders.audit import Stage, audit_answers, audit_streams, audit_tables, read_revenue
-from penstock.examples.orders.ledger import Ledger, Volume
-from penstock.examples.orders.play import Result
-from penstock.examples.orders.report import write_report
-from penstock.examples.orders.service import BUCKET, QUEUE, Shop, ask
-from penstock.examples.orders.traffic import Traffic
 from penstock.jetstream import assets
 from penstock.options import ConnectionOptions
 from penstock.pipelines.outcome import MicroBatch
@@ -52,7 +52,7 @@ def shop() -> Iterator[Server]:
 def sent(shop: Server, tmp_path_factory: pytest.TempPathFactory) -> tuple[Ledger, int]:
     """All of the traffic of a small shop, out through every producer; and how many repeats were known."""
     options = ConnectionOptions(shop.url)
-    apply_topology(Project.load(FOLDER, storage=tmp_path_factory.mktemp("storage")), options)
+    apply_topology(Project.load(ORDERS, storage=tmp_path_factory.mktemp("storage")), options)
     ledger = Ledger.draw(VOLUME, START)
 
     async def send() -> int:

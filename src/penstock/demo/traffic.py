@@ -11,7 +11,7 @@ from penstock.channels import Client as ChannelClient
 from penstock.channels import Gateway
 from penstock.chunks import Publisher as ChunkPublisher
 from penstock.connection import Connection, connect
-from penstock.examples.orders.ledger import Ledger, Order
+from penstock.demo.ledger import Ledger, Order
 from penstock.jetstream import Publisher
 from penstock.wire.jetstream.names import MSG_ID
 

@@ -11,10 +11,10 @@ from importlib.metadata import version
 from pathlib import Path
 from string import Template
 
-from penstock.examples.orders import FOLDER
-from penstock.examples.orders.charts import Line, bars, columns, lines
-from penstock.examples.orders.ledger import REGIONS
-from penstock.examples.orders.play import Result
+from penstock.demo import REPORT
+from penstock.demo.charts import Line, bars, columns, lines
+from penstock.demo.ledger import REGIONS
+from penstock.demo.play import Result
 
 __all__ = ["write_report"]
 
@@ -24,7 +24,7 @@ _COLOURS = ("var(--a)", "var(--b)", "var(--c)", "var(--d)", "var(--e)")
 def write_report(result: Result, path: Path) -> Path:
     """Fill in `report.html`, and give the path of what was made."""
     texts = {name: escape(text) for name, text in _texts(result).items()}
-    page = Template((FOLDER / "report.html").read_text(encoding="utf-8"))
+    page = Template(REPORT.read_text(encoding="utf-8"))
     path.write_text(page.substitute(texts | _parts(result)), encoding="utf-8")
     data = [stage.__dict__ for stage in result.stages]
     path.with_suffix(".json").write_text(json.dumps({"ok": result.ok, "stages": data}, indent=2) + "\n")

@@ -1,0 +1,140 @@
+"""The examples run as they stand, twice, against one server: what they print is true, and a second run adds nothing."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from penstock.server import Server
+from tests.live.command import environment
+from tests.spark.conftest import Streams
+from tests.spark.java import QUICK_JVM, ROOT, java_home
+
+pytestmark = pytest.mark.timeout(900)  # a Spark of its own, on a machine that may be busy
+
+EXAMPLES = ROOT / "examples"
+RUN = ["large_files.py", "change_feed.py", "bus_service.py", "old_clients.py"]
+STREAMS = ["FILES", "CHANGES", "CHANGE_COUNTS", "SALES", "KV_SHOP_SUMS", "plant:temperatures", "TRIPS"]
+
+# One kernel for the notebook and all examples, because Spark takes its time to start. They run in a thread, where no
+# event loop runs, as in a program. Each has a folder of its own, and runs twice.
+_CELL = """
+import contextlib, io, json, runpy, sys, threading
+
+said, failed = {{}}, []
+
+def run_examples():
+    try:
+        for path in {paths!r}:
+            name = path.rpartition("/")[2]
+            for _ in range(2):
+                sys.argv[:] = [path, f"{folder}/{{name}}"]
+                with contextlib.redirect_stdout(io.StringIO()) as out:
+                    runpy.run_path(path, run_name="__main__")
+                said.setdefault(name, []).append(out.getvalue())
+    except BaseException as error:
+        failed.append(error)
+
+runner = threading.Thread(target=run_examples)
+runner.start()
+runner.join()
+if failed:
+    raise failed[0]
+print(json.dumps(said))
+"""
+
+
+@pytest.fixture(scope="module")
+def said(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[str]]]:
+    """What each example printed, the first time and the second; and what the cells of the notebook did."""
+    folder = tmp_path_factory.mktemp("examples")
+    arguments = f"--master local[2] --conf spark.ui.enabled=false --driver-java-options '{QUICK_JVM}' pyspark-shell"
+    env = environment(folder, NATS_URL=server.url, JAVA_HOME=java_home() or "", PYSPARK_SUBMIT_ARGS=arguments)
+    env |= {"SPARK_LOCAL_IP": "127.0.0.1", "MASTER": "local[2]", "IPYTHONDIR": str(folder / "ipython")}
+    notebook = nbformat.read(EXAMPLES / "notebook.ipynb", as_version=4)
+    paths = [str(EXAMPLES / name) for name in RUN]
+    cell = nbformat.v4.new_code_cell(_CELL.format(paths=paths, folder=folder))
+    notebook.cells.insert(-1, cell)  # the last cell of the notebook stops Spark
+    client = NotebookClient(notebook, timeout=800, kernel_name="python3", resources={"metadata": {"path": str(folder)}})
+    client.execute(env=env)
+    found = json.loads(text_of(cell))
+    found["notebook.ipynb"] = [text_of(other) for other in notebook.cells if other.cell_type == "code"]
+    yield found
+    streams = Streams(server.url)
+    for name in STREAMS:
+        streams.api(f"STREAM.DELETE.{name}")
+
+
+def text_of(cell: Any) -> str:
+    """Give what a cell printed, and the text of its value."""
+    return "".join(
+        output.get("text") or output.get("data", {}).get("text/plain", "")
+        for output in cell.outputs
+        if output.get("name") != "stderr"
+    )
+
+
+def test_the_notebook_runs_in_a_kernel(said: dict[str, list[str]]):
+    """Every cell runs in a real kernel, in order: publish, read with Spark, add up, look at one message."""
+    published, read, added, *_, last = said["notebook.ipynb"]
+    assert "200 trips are in the stream TRIPS" in published
+    assert '{"trip": 0, "city": "bern", "km": 0.5}' in read
+    assert re.search(r"basel +100 .*\n.*bern +100 ", added)
+    assert last.startswith("trips.bern ")
+
+
+def test_large_files_become_rows(said: dict[str, list[str]]):
+    """Each file is one row with the digest of what was sent; the second run sends nothing and adds no row."""
+    first, second = said["large_files.py"]
+    assert first.count("bytes stored") == second.count("bytes found") == 4
+    assert "4 files, each once" in first
+    assert "4 files, each once" in second
+
+
+def test_changes_are_counted_once(said: dict[str, list[str]]):
+    """Late changes are in the minute in which they happened, and a second run writes no count again."""
+    first, second = said["change_feed.py"]
+    assert "600 changes, each in one count" in first
+    assert second == first
+
+
+def test_sums_are_answered_over_the_bus(said: dict[str, list[str]]):
+    """The service answers from the bucket that Spark keeps, and says of an unknown shop that it is not there."""
+    first, second = said["bus_service.py"]
+    assert "Each of the 300 sales is counted once." in first
+    assert "404" in first
+    assert second == first
+
+
+def test_old_clients_are_read_by_spark(said: dict[str, list[str]]):
+    """What an old client publishes is in a stream, and Spark counts the same messages."""
+    first, second = said["old_clients.py"]
+    assert "Spark counts 30, from 800 to 829 degrees" in first
+    assert "Spark counts 60, from 800 to 829 degrees" in second
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.py")), ids=lambda path: path.name)
+def test_examples_import_public_names_only(path: Path):
+    """An example uses what the reference promises, and no module of a package's own."""
+    page = (ROOT / "docs" / "reference" / "api.md").read_text()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("penstock"):
+            section = page.partition(f"## `{node.module}`\n")[2].partition("\n## ")[0]
+            assert section, f"{node.module} is not public"
+            assert [alias.name for alias in node.names if f"\n| `{alias.name}` |" not in section] == []
+
+
+def test_every_example_has_its_line_in_the_page():
+    """The page on examples names each of them with the command that runs it."""
+    page = (ROOT / "docs" / "howto" / "examples.md").read_text()
+    found = [path for path in EXAMPLES.rglob("*") if path.suffix in (".py", ".ipynb") and "pipeline" not in path.parts]
+    assert len(found) >= 7
+    assert [str(path) for path in found if f"examples/{path.relative_to(EXAMPLES)}" not in page] == []

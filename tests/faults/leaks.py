@@ -101,7 +101,7 @@ def check_left(
     """
     deadline = time.monotonic() + 20
     while True:
-        left = [f"process {pid} ({command})" for pid, command in marked(world.mark).items()]
+        left = [f"process {pid} ({command[:120]})" for pid, command in marked(world.mark).items()]
         left += [
             f"connection {one.get('name')!r} ({one.get('subscriptions')} subscriptions)" for one in connections(world)
         ]

@@ -44,6 +44,10 @@ class Wires:
         """Hold up each piece that a node sends."""
         self._each(lambda wire: setattr(wire, "delay", seconds))
 
+    def slow(self, seconds: float) -> None:
+        """Let clients have only a little at a time: whatever is more stays with the node."""
+        self._each(lambda wire: wire.slow(seconds))
+
     def refuse(self) -> None:
         """Break every connection, and let nobody in until `heal`."""
         self._each(lambda wire: setattr(wire, "refuse", True))
@@ -52,7 +56,7 @@ class Wires:
     def heal(self) -> None:
         """Carry everything again."""
         self._each(Relay.release)
-        self._each(lambda wire: setattr(wire, "delay", 0.0))
+        self._each(lambda wire: wire.slow(0.0))
         self._each(lambda wire: setattr(wire, "refuse", False))
 
     def close(self) -> None:

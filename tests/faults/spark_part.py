@@ -12,6 +12,11 @@ from tests.faults.part import DRAIN, Part
 from tests.faults.plain import Plain, Stored
 
 
+def executors(seed: int, nodes: int) -> int:
+    """Give how many executors a round has as processes of their own; with none of them, tasks run within the driver."""
+    return 2 if seed % 2 and nodes == 1 else 0
+
+
 class Spark(Part):
     """A pipeline of Spark from SIN to SOUT, and writes with names into SBATCH, by a driver that is a process."""
 
@@ -39,7 +44,8 @@ class Spark(Part):
         self.add("feed-spark", "publish", stream="SIN", order="sent", bare=True, place=1, burst=10, pause=0.05)
         scratch = str(world.folder / "spark")
         folders = {"checkpoint": str(self.checkpoint), "writes": str(self.writes), "scratch": scratch}
-        self.add("spark-driver", "spark", family=True, **folders)
+        count = executors(world.seed, world.nodes)
+        self.add("spark-driver", "spark", family=True, executors=count, **folders)
 
     def _history(self) -> History:
         return read_history([self.world.folder / "spark-driver.jsonl"])

@@ -21,6 +21,7 @@ __all__ = ["Answer", "Requests", "late"]
 
 _NOBODY = b"NATS/1.0 503"
 _MOST_OWED = 1024  # subjects; of one that was forgotten the error callback is told
+_OWED_FOR = 2.0  # seconds; the denials of what was sent together come together
 
 Make = Callable[[bytes], bytes]
 Hear = Callable[[bytes, bytes | None], bool]
@@ -64,7 +65,8 @@ class Requests:
         self._waiting: dict[bytes, _Waiting] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._rings = 0.0  # when the timer ends
-        self._owed: dict[str, int] = {}  # denials that are still to come for requests that have failed already
+        # Denials that are still to come for requests that have failed already: how many, and until when.
+        self._owed: dict[str, tuple[int, float]] = {}
         self._stretch = 0  # of the connection, in which these are owed
         self._loop = asyncio.get_running_loop()
 
@@ -193,16 +195,20 @@ class Requests:
         """Tell whether a denial that fails nothing now belongs to what an earlier one has failed already.
 
         The server denies every message on its own. The first denial of a subject fails all that wait for it, so that
-        the denials of the others are owed, and mean nothing new when they come. How many messages an exchange sent is
-        not known here: it takes what comes for as long as it is in the table.
+        the denials of the others are owed, and mean nothing new when they come. They are owed for a short time only: a
+        request that was let through before its permission was taken has none, and must not hide a later one. How many
+        messages an exchange sent is not known here: it takes what comes for as long as it is in the table.
         """
         if self._stretch != self._connection.stretch:
             self._stretch = self._connection.stretch
             self._owed.clear()
-        owed = self._owed.pop(subject, 0)
+        now = self._loop.time()
+        owed, until = self._owed.pop(subject, (0, now))
+        if until < now:
+            owed = 0
         left = owed + fresh - 1
         if left > 0:
-            self._owed[subject] = left
+            self._owed[subject] = left, now + _OWED_FOR
             if len(self._owed) > _MOST_OWED:
                 del self._owed[next(iter(self._owed))]
         return 0 if fresh else min(owed, 1) or sum(item.hear is not None for item in concerned)

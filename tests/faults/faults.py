@@ -45,8 +45,8 @@ class Kind:
     change: str
     aims: str
     """What its target is: a client, one that can be there twice ("double"), a driver, one whose executors are processes
-    ("executor"), a stream, one that may be changed ("open stream"), a disk, or nothing. An "ending" is only done at the
-    end of a round."""
+    ("executor"), a stream, the node that leads one ("node"), a stream that may be changed ("open stream"), a disk, or
+    nothing. An "ending" is only done at the end of a round."""
     begin: Callable[[World, Step], bool]
     end: Callable[[World, Step], None] | None = None
     weight: int = 4
@@ -350,11 +350,11 @@ KINDS: dict[str, Kind] = {
     "kill": Kind("overloaded", "client", _kill, weight=8),
     "sleep": Kind("overloaded", "client", _sleep, _wake, weight=6, longest=6.0),
     "second": Kind("copied", "double", _second, _first_wakes, weight=6, longest=4.0),
-    "node kill": Kind("overloaded", "stream", _kill_node, _start_node, weight=5, longest=2.0, holds_nodes=True),
-    "node freeze": Kind("overloaded", "stream", _freeze_node, _thaw_node, weight=4, longest=5.0, holds_nodes=True),
+    "node kill": Kind("overloaded", "node", _kill_node, _start_node, weight=5, longest=2.0, holds_nodes=True),
+    "node freeze": Kind("overloaded", "node", _freeze_node, _thaw_node, weight=4, longest=5.0, holds_nodes=True),
     "rolling restart": Kind("moved", "nothing", _restart_all, weight=2),
     "step down": Kind("moved", "stream", _step_down, weight=5, nodes=(3,)),
-    "isolate": Kind("moved", "stream", _isolate, _join, weight=5, longest=6.0, nodes=(3,), holds_nodes=True),
+    "isolate": Kind("moved", "node", _isolate, _join, weight=5, longest=6.0, nodes=(3,), holds_nodes=True),
     "cut": Kind("overloaded", "nothing", _cut, weight=6),
     "hold": Kind("overloaded", "nothing", _hold, _heal_wires, weight=4, longest=5.0),
     "loss": Kind("overloaded", "nothing", _hold, _heal_and_cut, weight=4, longest=3.0),

@@ -34,7 +34,7 @@ class Aims:
     def of(self, aims: str) -> tuple[str, ...]:
         """Give the targets of a sort."""
         named = {"client": self.clients, "double": self.doubles, "stream": self.streams, "driver": self.drivers}
-        named["executor"] = self.executors
+        named |= {"executor": self.executors, "node": self.streams or ("",)}
         named |= {"open stream": self.open_streams, "ending": (), "disk": ("",) if self.disk else ()}
         return named.get(aims, ("",))
 

@@ -104,7 +104,7 @@ class World:
             if self.nodes > 1 and stream:
                 with self.plain() as plain:
                     name = plain.state(stream)["leader"]
-                return next(node for node in self.server.nodes if node.name == name)
+                return next((node for node in self.server.nodes if node.name == name), self.server.nodes[0])
         return self.server.nodes[0]
 
     def permit(self, subject: str | None) -> None:

@@ -119,14 +119,16 @@ class World:
                     reload(SimpleNamespace(nodes=[node]), there, after)  # type: ignore[arg-type]
 
     def copy_store(self) -> None:
-        """Keep a copy of the store as it is now; the one node rests meanwhile."""
+        """Keep a copy of the store as it is now; the one node rests meanwhile, and what it says then is the copy's."""
         node = self.server.nodes[0]
-        node.stop()
-        copy = self.folder / "copy"
-        shutil.rmtree(copy, ignore_errors=True)
-        shutil.copytree(self.store, copy, ignore=shutil.ignore_patterns("filler"))
-        node.start()
-        self.kept["store"] = {name: self.asked(lambda plain, name=name: plain.state(name)) for name in self.streams()}
+        with self.wires.closed():
+            node.stop()
+            copy = self.folder / "copy"
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(self.store, copy, ignore=shutil.ignore_patterns("filler"))
+            node.start()
+            states = {name: self.asked(lambda plain, name=name: plain.state(name)) for name in self.streams()}
+            self.kept["store"] = states
 
     def put_store_back(self) -> None:
         """Put the copy in the place of the store."""

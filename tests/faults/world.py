@@ -30,7 +30,7 @@ USERS = (
 )
 
 
-def mount(folder: Path, megabytes: int = 64) -> bool:
+def mount(folder: Path, megabytes: int = 256) -> bool:
     """Put a small file system in memory at a folder; False if that is not allowed here."""
     command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "penstock-faults", str(folder)]
     with suppress(OSError):

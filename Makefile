@@ -59,9 +59,13 @@ bench: setup ## run the benchmarks into artifacts/bench.json and docs/why/perfor
 	@mkdir -p artifacts
 	@$(RUN) python benchmarks/run.py $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(ARGS)
 
-faults: setup ## break everything on purpose: SEED=n MINUTES=m ONLY="part part"; without these, the long tests, too
+faults: setup ## break everything on purpose: SEED=n MINUTES=m ONLY="part part"; without these, the long tests, fuzz, asan
 	@$(RUN) python -m tests.faults.run --seed $(or $(SEED),1) --minutes $(or $(MINUTES),10) --only "$(ONLY)" $(ARGS)
-	@$(if $(SEED)$(MINUTES)$(ONLY)$(ARGS),:,$(RUN) pytest -m heavy --timeout 3600)
+ifeq ($(SEED)$(MINUTES)$(ONLY)$(ARGS),)
+	@$(RUN) pytest -m heavy --timeout 3600
+	@$(MAKE) --no-print-directory fuzz MINUTES=5
+	@$(MAKE) --no-print-directory asan
+endif
 
 fuzz: setup ## mutate real bytes into every reader; MINUTES=m, SEED=n, ONLY="name name"
 	@$(RUN) python -m tests.fuzz.run --minutes $(or $(MINUTES),2) --seed $(or $(SEED),1) $(if $(ONLY),--only $(ONLY))

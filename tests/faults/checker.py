@@ -169,13 +169,19 @@ def check_silence(part: str, history: History, ordered: Iterable[str]) -> list[F
     return [Finding(SILENT, part, shown(wrong))] if wrong else []
 
 
-def check_reads(part: str, history: History) -> list[Finding]:
-    """See that a read of a range that ended well gave every sequence of it, once and in order."""
+def check_reads(part: str, history: History, taken: Sequence[Taken] = ()) -> list[Finding]:
+    """See that a read of a range that ended well gave every sequence of it, once and in order.
+
+    What was removed one by one may be there or not.
+    """
+    single = {one.most for one in taken if one.most is not None and one.most == one.above + 1}
     wrong = []
     for one in history.operations:
         if one.outcome == "ok":
             start, end, got = one.facts["start"], one.facts["end"], one.facts["got"]
-            if got != ([[start, end]] if end > start else []):
+            came = [sequence for first, behind in got for sequence in range(first, behind)]
+            missing = set(range(start, end)) - set(came) - single
+            if missing or came != sorted(set(came)) or (came and not start <= came[0] <= came[-1] < end):
                 wrong.append(f"[{start}, {end}) gave {got[:6]}")
     return [Finding(GAP, part, shown(wrong))] if wrong else []
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.faults import clock
+
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "PENSTOCK_FAULTS"
 AGAIN = 0.3  # seconds until a client that ended is started again
@@ -27,7 +29,7 @@ def marked(mark: str) -> dict[int, str]:
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it ended, or is not ours
             if any(item.startswith(wanted) for item in (folder / "environ").read_bytes().split(b"\0")):
-                found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:120]
+                found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
     return found
 
 
@@ -85,11 +87,12 @@ class Crew:
         temporary.mkdir(parents=True)
         about = {"client": client.name, "life": client.life, "ledger": str(self.folder / f"{client.name}.jsonl")}
         given = {**self.common, **client.given, **about}
+        env = {**os.environ, **clock.environment(self.clock(client.name))}
         with (self.folder / f"{client.name}.log").open("ab") as log:
             client.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.faults.client", client.program, json.dumps(given)],
                 cwd=ROOT,
-                env={**os.environ, MARK: self._mark(client, client.life), "TMPDIR": str(temporary)},
+                env={**env, MARK: self._mark(client, client.life), "TMPDIR": str(temporary)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -178,6 +181,10 @@ class Crew:
             except subprocess.TimeoutExpired:
                 self._send(client, life, process, signal.SIGKILL)
                 client.ends.append((life, process.wait(), True))
+
+    def clock(self, name: str) -> Path:
+        """Give the file that is a client's clock."""
+        return self.folder / f"{name}.clock"
 
     def heal(self) -> None:
         """Let everybody go on."""

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import ServerError
+from tests.faults import clock
 from tests.faults.checker import Taken
 from tests.faults.plain import PlainError
 from tests.faults.world import World, mount, unmount
 
-FAKETIME = "x86_64-linux-gnu/faketime/libfaketime.so.1", "aarch64-linux-gnu/faketime/libfaketime.so.1"
+JUMPS = (-86_400, -3_600, -30, 30, 3_600, 86_400)  # seconds by which a clock is set anew
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,9 @@ class Kind:
 
     change: str
     aims: str
-    """What its target is: a client, one that can be there twice ("double"), a driver, a stream, one that may be changed
-    ("open stream"), a disk, or nothing. An "ending" is only done at the end of a round."""
+    """What its target is: a client, one that can be there twice ("double"), a driver, one whose executors are processes
+    ("executor"), a stream, the node that leads one ("node"), a stream that may be changed ("open stream"), a disk, or
+    nothing. An "ending" is only done at the end of a round."""
     begin: Callable[[World, Step], bool]
     end: Callable[[World, Step], None] | None = None
     weight: int = 4
@@ -131,6 +133,12 @@ def _join(world: World, step: Step) -> None:
     world.routes.heal()
 
 
+def _delay_routes(world: World, step: Step) -> bool:
+    assert world.routes is not None
+    world.routes.delay = 0.02 + 0.2 * step.dice
+    return True
+
+
 def _cut(world: World, step: Step) -> bool:
     world.wires.cut()
     return True
@@ -151,6 +159,12 @@ def _delay(world: World, step: Step) -> bool:
     return True
 
 
+def _slow(world: World, step: Step) -> bool:
+    """Have every client read slowly, so that what is for it piles up in its server."""
+    world.wires.slow(0.005 + 0.02 * step.dice)
+    return True
+
+
 def _heal_wires(world: World, step: Step) -> None:
     world.wires.heal()
 
@@ -168,6 +182,18 @@ def _purge(world: World, step: Step) -> bool:
     state = world.asked(lambda plain: plain.state(step.target))
     world.taken.append(Taken(step.target, time.monotonic(), most=int(state["first_seq"]) - 1))
     return True
+
+
+def _delete(world: World, step: Step) -> bool:
+    """Remove a few messages one by one."""
+    state = world.asked(lambda plain: plain.state(step.target))
+    first, last = int(state["first_seq"]), int(state["last_seq"])
+    some = sorted({first + int((last - first) * share * step.dice) for share in (0.2, 0.5, 0.9, 1.0)} - {0})
+    for sequence in some if last >= first else ():
+        with suppress(PlainError, OSError), world.plain() as plain:
+            plain.api(f"STREAM.MSG.DELETE.{step.target}", {"seq": sequence})
+        world.taken.append(Taken(step.target, time.monotonic(), above=sequence - 1, most=sequence))
+    return last >= first
 
 
 def _limit(world: World, step: Step) -> bool:
@@ -279,6 +305,10 @@ def _kill_worker(world: World, step: Step) -> bool:
     return world.crew.kill_one_of(step.target, "pyspark.daemon", step.dice)
 
 
+def _kill_executor(world: World, step: Step) -> bool:
+    return world.crew.kill_one_of(step.target, "CoarseGrainedExecutorBackend", step.dice)
+
+
 def _fill_disk(world: World, step: Step) -> bool:
     """Leave no room where the store is."""
     free = shutil.disk_usage(world.store).free
@@ -296,8 +326,14 @@ def _empty_disk(world: World, step: Step) -> None:
     node.start()
 
 
-def _no_faketime() -> str:
-    return "" if any(Path("/usr/lib", file).exists() for file in FAKETIME) else "libfaketime is not installed"
+def _move_clock(world: World, step: Step) -> bool:
+    """Set the clock of a client anew; the time that only goes on goes on."""
+    clock.set_clock(world.crew.clock(step.target), JUMPS[int(step.dice * len(JUMPS))])
+    return True
+
+
+def _set_clock_right(world: World, step: Step) -> None:
+    clock.set_clock(world.crew.clock(step.target), 0)
 
 
 @functools.cache
@@ -310,25 +346,24 @@ def _no_small_disk() -> str:
     return ""
 
 
-def _cannot(world: World, step: Step) -> bool:
-    return False
-
-
 KINDS: dict[str, Kind] = {
     "kill": Kind("overloaded", "client", _kill, weight=8),
     "sleep": Kind("overloaded", "client", _sleep, _wake, weight=6, longest=6.0),
     "second": Kind("copied", "double", _second, _first_wakes, weight=6, longest=4.0),
-    "node kill": Kind("overloaded", "stream", _kill_node, _start_node, weight=5, longest=2.0, holds_nodes=True),
-    "node freeze": Kind("overloaded", "stream", _freeze_node, _thaw_node, weight=4, longest=5.0, holds_nodes=True),
+    "node kill": Kind("overloaded", "node", _kill_node, _start_node, weight=5, longest=2.0, holds_nodes=True),
+    "node freeze": Kind("overloaded", "node", _freeze_node, _thaw_node, weight=4, longest=5.0, holds_nodes=True),
     "rolling restart": Kind("moved", "nothing", _restart_all, weight=2),
     "step down": Kind("moved", "stream", _step_down, weight=5, nodes=(3,)),
-    "isolate": Kind("moved", "stream", _isolate, _join, weight=5, longest=6.0, nodes=(3,), holds_nodes=True),
+    "isolate": Kind("moved", "node", _isolate, _join, weight=5, longest=6.0, nodes=(3,), holds_nodes=True),
     "cut": Kind("overloaded", "nothing", _cut, weight=6),
     "hold": Kind("overloaded", "nothing", _hold, _heal_wires, weight=4, longest=5.0),
     "loss": Kind("overloaded", "nothing", _hold, _heal_and_cut, weight=4, longest=3.0),
+    "slow": Kind("overloaded", "nothing", _slow, _heal_wires, weight=4, longest=6.0),
+    "slow routes": Kind("overloaded", "nothing", _delay_routes, _join, weight=4, longest=6.0, nodes=(3,)),
     "refuse": Kind("overloaded", "nothing", _refuse, _heal_wires, weight=3, longest=4.0),
     "delay": Kind("overloaded", "nothing", _delay, _heal_wires, weight=3, longest=6.0),
     "purge": Kind("trimmed", "open stream", _purge, weight=2),
+    "delete": Kind("trimmed", "open stream", _delete, weight=2),
     "limits": Kind("trimmed", "open stream", _limit, _unlimit, weight=2, longest=3.0),
     "recreate": Kind("replaced", "open stream", _recreate, weight=2),
     "restore store": Kind("restored", "nothing", _copy_store, _put_store_back, weight=2, longest=8.0, nodes=(1,)),
@@ -338,6 +373,7 @@ KINDS: dict[str, Kind] = {
     "old checkpoints": Kind("restored", "ending", functools.partial(_forget, 4), _remember),
     "old folder": Kind("restored", "ending", _copy_folder, _put_folder_back),
     "kill worker": Kind("overloaded", "driver", _kill_worker, weight=6),
+    "kill executor": Kind("overloaded", "executor", _kill_executor, weight=6),
     "second driver": Kind("copied", "driver", _second, _first_wakes, weight=3, longest=40.0),
     "disk full": Kind(
         "refused",
@@ -350,5 +386,7 @@ KINDS: dict[str, Kind] = {
         why_not=_no_small_disk,
         holds_nodes=True,
     ),
-    "clock jump": Kind("overloaded", "nothing", _cannot, weight=1, why_not=_no_faketime),
+    "clock jump": Kind(
+        "overloaded", "client", _move_clock, _set_clock_right, weight=4, longest=20.0, why_not=clock.why_not
+    ),
 }

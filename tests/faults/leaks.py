@@ -23,6 +23,8 @@ from tests.faults.world import World
 FILES, THREADS, MEGABYTES = 12, 6, 64
 FEWEST, STARTING = 60, 30  # looks at a life that is judged, and those of them while it starts, which do not count
 
+GOING = 20.0  # seconds in which everything of clients that left must have gone
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -99,9 +101,9 @@ def check_left(
     `clean` are the lives that ended in order; `known` are the consumers that each stream has by right. A client that
     was killed or cut off may leave a consumer that goes by itself; in a `calm` round nobody was.
     """
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + GOING
     while True:
-        left = [f"process {pid} ({command})" for pid, command in marked(world.mark).items()]
+        left = [f"process {pid} ({command[:120]})" for pid, command in marked(world.mark).items()]
         left += [
             f"connection {one.get('name')!r} ({one.get('subscriptions')} subscriptions)" for one in connections(world)
         ]

@@ -25,6 +25,8 @@ class Aims:
     streams: tuple[str, ...] = ()
     open_streams: tuple[str, ...] = ()
     drivers: tuple[str, ...] = ()
+    executors: tuple[str, ...] = ()
+    """Drivers whose executors are processes of their own."""
     disk: bool = False
     """Whether the store lies on a disk that can be filled."""
     kinds: frozenset[str] = frozenset(KINDS)
@@ -32,6 +34,7 @@ class Aims:
     def of(self, aims: str) -> tuple[str, ...]:
         """Give the targets of a sort."""
         named = {"client": self.clients, "double": self.doubles, "stream": self.streams, "driver": self.drivers}
+        named |= {"executor": self.executors, "node": self.streams or ("",)}
         named |= {"open stream": self.open_streams, "ending": (), "disk": ("",) if self.disk else ()}
         return named.get(aims, ("",))
 

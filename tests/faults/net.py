@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 
 from penstock.server import Server
@@ -44,15 +44,28 @@ class Wires:
         """Hold up each piece that a node sends."""
         self._each(lambda wire: setattr(wire, "delay", seconds))
 
+    def slow(self, seconds: float) -> None:
+        """Let clients have only a little at a time: whatever is more stays with the node."""
+        self._each(lambda wire: wire.slow(seconds))
+
     def refuse(self) -> None:
         """Break every connection, and let nobody in until `heal`."""
         self._each(lambda wire: setattr(wire, "refuse", True))
         self.cut()
 
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Let nobody in for a while, and break what is there; whoever was refused before stays so."""
+        before = [wire.refuse for wire in self._wires]
+        self.refuse()
+        yield
+        for wire, refused in zip(self._wires, before, strict=True):
+            self._loop.call_soon_threadsafe(setattr, wire, "refuse", refused)
+
     def heal(self) -> None:
         """Carry everything again."""
         self._each(Relay.release)
-        self._each(lambda wire: setattr(wire, "delay", 0.0))
+        self._each(lambda wire: wire.slow(0.0))
         self._each(lambda wire: setattr(wire, "refuse", False))
 
     def close(self) -> None:

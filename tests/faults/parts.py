@@ -71,7 +71,7 @@ class Streams(Part):
         ordered = frozenset({"publish-strict"})
         findings = check_stored(Evidence("publish", "IN", sent, inside, taken, ordered=ordered))
         findings += check_silence("publish", sent, ordered)
-        findings += check_reads("read", history.of("read-"))
+        findings += check_reads("read", history.of("read-"), taken)
         made = [op_of(message.data) for message in outside]
         if damaged := [message.sequence for message, op in zip(outside, made, strict=True) if op is None]:
             findings.append(Finding(PAYLOAD, "work", f"sequences {shown(damaged)} of OUT"))

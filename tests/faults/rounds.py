@@ -20,6 +20,7 @@ from tests.faults.leaks import Sampler, check_growth, check_left
 from tests.faults.nemesis import Aims, Nemesis, plan
 from tests.faults.part import BOUND, Part
 from tests.faults.parts import PARTS
+from tests.faults.spark_part import executors
 from tests.faults.world import World
 
 CALM = 4.0  # seconds in which clients go on in a world that is whole again, before they are asked to end
@@ -47,7 +48,8 @@ class Setting:
         """Give the faults of this round."""
         if self.steps is not None:
             return self.steps
-        aims = replace(aims_of(self.parts, self.kinds), disk=self.small)
+        aims = aims_of(self.parts, self.kinds)
+        aims = replace(aims, disk=self.small, executors=aims.drivers if executors(self.seed, self.nodes) else ())
         steps = plan(self.seed, self.seconds, aims, self.nodes, max(PARTS[name].pace for name in self.parts))
         if len(self.parts) == 1 and (endings := [one for one in PARTS[self.parts[0]].endings if one[0] in self.kinds]):
             kind, target, seconds = endings[self.seed % len(endings)]
@@ -87,7 +89,8 @@ def aims_of(parts: Sequence[str], kinds: frozenset[str] = frozenset(KINDS)) -> A
     """Put together what several parts may be hit with."""
     chosen = [PARTS[name] for name in parts]
     kinds = frozenset.intersection(kinds, *(part.aims.kinds for part in chosen))
-    kinds -= frozenset(kind for part in chosen for kind, _, _ in part.endings)
+    # What ends a part of several is not done to all; what is aimed at one stream hits the others' streams only.
+    kinds -= frozenset(kind for part in chosen for kind, target, _ in part.endings if not target)
     joined = {name: tuple(one for part in chosen for one in getattr(part.aims, name)) for name in _LISTS}
     return Aims(**joined, kinds=kinds)
 

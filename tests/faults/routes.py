@@ -44,6 +44,8 @@ class Routes:
         self._thread = threading.Thread(target=self._loop.run_forever, name="routes", daemon=True)
         self._thread.start()
         self._targets: dict[int, int] = {}
+        self.delay = 0.0
+        """Seconds for which each piece of what nodes say to each other is held up."""
         self._apart: set[frozenset[str]] = set()
         self._live: dict[tuple[str, str], set[asyncio.StreamWriter]] = {}
         self._listeners = [self._run(self._listen(index)) for index in range(3)]
@@ -80,6 +82,7 @@ class Routes:
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):
+            await asyncio.sleep(self.delay)
             writer.write(data)
             await writer.drain()
         writer.close()
@@ -124,7 +127,8 @@ class Routes:
                 end.transport.abort()
 
     def heal(self) -> None:
-        """Let all hear each other again."""
+        """Let all hear each other again, at once."""
+        self.delay = 0.0
         self._loop.call_soon_threadsafe(self._apart.clear)
 
     def close(self) -> None:

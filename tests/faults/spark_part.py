@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.faults.checker import ALIEN, Evidence, Finding, check_made, check_stored, shown
+from tests.faults.checker import ALIEN, Evidence, Finding, Taken, check_made, check_stored, shown
 from tests.faults.clients.spark import rows_of as named_rows
 from tests.faults.history import History, op_of, read_history
 from tests.faults.nemesis import Aims
 from tests.faults.part import DRAIN, Part
 from tests.faults.plain import Plain, Stored
+
+
+def executors(seed: int, nodes: int) -> int:
+    """Give how many executors a round has as processes of their own; with none of them, tasks run within the driver."""
+    return 2 if seed % 2 and nodes == 1 else 0
 
 
 class Spark(Part):
@@ -19,7 +24,7 @@ class Spark(Part):
     kinds = ("spark", "feed")
     aims = Aims(clients=("spark-driver", "feed-spark"), streams=("SIN", "SOUT"), drivers=("spark-driver",))
     working = aims.clients
-    pace = 8.0  # a start of Spark takes its time
+    pace = 5.0  # a start of Spark takes its time
     endings = (
         ("", "", 0.0),
         ("restore store", "", 20.0),
@@ -39,7 +44,8 @@ class Spark(Part):
         self.add("feed-spark", "publish", stream="SIN", order="sent", bare=True, place=1, burst=10, pause=0.05)
         scratch = str(world.folder / "spark")
         folders = {"checkpoint": str(self.checkpoint), "writes": str(self.writes), "scratch": scratch}
-        self.add("spark-driver", "spark", family=True, **folders)
+        count = executors(world.seed, world.nodes)
+        self.add("spark-driver", "spark", family=True, executors=count, **folders)
 
     def _history(self) -> History:
         return read_history([self.world.folder / "spark-driver.jsonl"])
@@ -62,26 +68,44 @@ class Spark(Part):
         return {"SIN": set(), "SOUT": set(), "SBATCH": set()}
 
     def check(self, history: History, faults: Sequence[str]) -> list[Finding]:
-        world, fed, mine = self.world, history.of("feed-"), history.of("spark-")
+        world, mine = self.world, history.of("spark-")
         source, target, named = (world.asked(lambda p, n=n: p.read(n)) for n in ("SIN", "SOUT", "SBATCH"))
         taken = [one for one in world.taken if one.stream == "SIN"]
-        evidence = Evidence("feed", "SIN", fed, source, taken, name=lambda message: op_of(message.data, True))
-        findings = check_stored(evidence)
-        rows = [message.data.decode() for message in target if not message.subject.startswith("$PENSTOCK.")]
-        present = set() if self.is_over(mine) else {message.data.decode() for message in source}
-        findings += check_made("spark", present, rows, excused=True)
-        if alien := sorted(set(rows) - {one.op for one in fed.operations}):
-            findings.append(Finding(ALIEN, "spark", shown(alien)))
-        return findings + self._check_writes(mine, named)
+        findings = check_pipeline(history.of("feed-"), source, target, taken, over=self.is_over(mine))
+        restored = any(one.stream == "SBATCH" for one in world.taken)
+        return findings + check_writes(mine, named, restored=restored)
 
-    def _check_writes(self, history: History, named: Sequence[Stored]) -> list[Finding]:
-        rows = [message.data.decode() for message in named if not message.subject.startswith("$PENSTOCK.")]
-        writes = [one for one in history.operations if one.facts.get("kind") == "write"]
-        restored = any(one.stream == "SBATCH" for one in self.world.taken)
-        done = {one.facts["number"] for one in writes if one.outcome == "ok" and not restored}
-        wanted = {row for number in done for row in named_rows(number)}
-        findings = check_made("spark", wanted, rows, excused=True)
-        possible = {row for one in writes for row in named_rows(one.facts["number"])}
-        if alien := sorted(set(rows) - possible):
-            findings.append(Finding(ALIEN, "spark", f"rows of a write that used a name again: {shown(alien)}"))
-        return findings
+
+def check_pipeline(
+    fed: History, source: Sequence[Stored], target: Sequence[Stored], taken: Sequence[Taken] = (), *, over: bool = False
+) -> list[Finding]:
+    """Hold what a pipeline read and wrote against each other: each row of its source once, and nothing else.
+
+    `over` is one that has stopped with an error that says why: then rows may be missing, and none may be too many.
+    """
+    evidence = Evidence("feed", "SIN", fed, source, taken, name=lambda message: op_of(message.data, True))
+    findings = check_stored(evidence)
+    rows = rows_in(target)
+    present = set() if over else {message.data.decode() for message in source}
+    findings += check_made("spark", present, rows, excused=True)
+    if alien := sorted(set(rows) - {one.op for one in fed.operations}):
+        findings.append(Finding(ALIEN, "spark", shown(alien)))
+    return findings
+
+
+def check_writes(history: History, named: Sequence[Stored], *, restored: bool = False) -> list[Finding]:
+    """Hold what writes with names left against what they said: each that ended well once, however often asked for."""
+    rows = rows_in(named)
+    writes = [one for one in history.operations if one.facts.get("kind") == "write"]
+    done = {one.facts["number"] for one in writes if one.outcome == "ok" and not restored}
+    wanted = {row for number in done for row in named_rows(number)}
+    findings = check_made("spark", wanted, rows, excused=True)
+    possible = {row for one in writes for row in named_rows(one.facts["number"])}
+    if alien := sorted(set(rows) - possible):
+        findings.append(Finding(ALIEN, "spark", f"rows of a write that used a name again: {shown(alien)}"))
+    return findings
+
+
+def rows_in(found: Sequence[Stored]) -> list[str]:
+    """Give the rows of a stream, without what the sink keeps there for itself."""
+    return [message.data.decode() for message in found if not message.subject.startswith("$PENSTOCK.")]

@@ -45,6 +45,7 @@ def test_leaks_stalls_and_other_bytes_are_found(monkeypatch: pytest.MonkeyPatch)
     """Open files, a process and temporary files that stay, a client that does nothing any more, an altered payload."""
     monkeypatch.setattr(leaks, "FEWEST", 12)
     monkeypatch.setattr(leaks, "STARTING", 0)
+    monkeypatch.setattr(leaks, "GOING", 3.0)
     plant = "publish-strict=leaks,publish-sent=alters,read-1=stalls"
     found = run_round(Setting(2, 7.0, plant=plant, steps=(), bound=4.0), print)
     assert {("publish", checker.PAYLOAD), ("read", checker.STALL), ("jetstream", checker.LEAK)} <= kinds(found)

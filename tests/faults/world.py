@@ -30,7 +30,7 @@ USERS = (
 )
 
 
-def mount(folder: Path, megabytes: int = 64) -> bool:
+def mount(folder: Path, megabytes: int = 256) -> bool:
     """Put a small file system in memory at a folder; False if that is not allowed here."""
     command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "penstock-faults", str(folder)]
     with suppress(OSError):
@@ -104,7 +104,7 @@ class World:
             if self.nodes > 1 and stream:
                 with self.plain() as plain:
                     name = plain.state(stream)["leader"]
-                return next(node for node in self.server.nodes if node.name == name)
+                return next((node for node in self.server.nodes if node.name == name), self.server.nodes[0])
         return self.server.nodes[0]
 
     def permit(self, subject: str | None) -> None:
@@ -119,14 +119,16 @@ class World:
                     reload(SimpleNamespace(nodes=[node]), there, after)  # type: ignore[arg-type]
 
     def copy_store(self) -> None:
-        """Keep a copy of the store as it is now; the one node rests meanwhile."""
+        """Keep a copy of the store as it is now; the one node rests meanwhile, and what it says then is the copy's."""
         node = self.server.nodes[0]
-        node.stop()
-        copy = self.folder / "copy"
-        shutil.rmtree(copy, ignore_errors=True)
-        shutil.copytree(self.store, copy, ignore=shutil.ignore_patterns("filler"))
-        node.start()
-        self.kept["store"] = {name: self.asked(lambda plain, name=name: plain.state(name)) for name in self.streams()}
+        with self.wires.closed():
+            node.stop()
+            copy = self.folder / "copy"
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(self.store, copy, ignore=shutil.ignore_patterns("filler"))
+            node.start()
+            states = {name: self.asked(lambda plain, name=name: plain.state(name)) for name in self.streams()}
+            self.kept["store"] = states
 
     def put_store_back(self) -> None:
         """Put the copy in the place of the store."""

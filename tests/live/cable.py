@@ -9,6 +9,9 @@ from urllib.parse import urlsplit
 
 from penstock.server import Server
 
+_PIECE = 65536
+_LITTLE = 1024
+
 
 class Relay:
     """Carries bytes between clients and a server; `cut` breaks every connection, `refuse` lets no new one in.
@@ -29,6 +32,7 @@ class Relay:
         self.cut_down_at: int | None = None
         self.cuts = 0
         self.delay = 0.0
+        self.piece = _PIECE
         self.flows = asyncio.Event()
         self.flows.set()
         self.url = ""
@@ -56,7 +60,7 @@ class Relay:
             self._tasks.discard(task)
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, up: bool) -> None:
-        while data := await reader.read(65536):
+        while data := await reader.read(_PIECE if up else self.piece):
             await self._flowing.wait()
             if up:
                 self.up += len(data)
@@ -77,6 +81,10 @@ class Relay:
             writer.write(data)
             await writer.drain()
         writer.close()
+
+    def slow(self, seconds: float) -> None:
+        """Carry a little every so many seconds of what the server sends; 0 is as fast as it comes."""
+        self.delay, self.piece = seconds, _LITTLE if seconds else _PIECE
 
     def hold(self) -> None:
         """Carry nothing until `release`, both ways: a peer that is there, and neither reads nor writes."""

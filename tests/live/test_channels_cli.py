@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import re
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -56,6 +58,23 @@ def test_serve_embedded(tmp_path):
         assert asyncio.run(use()) == [3, 4, 5]
         assert running.interrupt(signal.SIGINT) == 0
         assert running.rest()[-1] == "Stopped."
+
+
+def _children(pid: int) -> list[int]:
+    files = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(one) for file in files for one in file.read_text().split()]
+
+
+def test_serve_ends_with_its_own_server(tmp_path):
+    """If the server that it brought is killed, the command ends and says so: nobody else starts that one again."""
+    with Command(tmp_path).running("channels", "serve", "--port", "0", "--sync", "2m") as running:
+        running.wait_for("Serving the cluster")
+        (node,) = [pid for guard in _children(running.process.pid) for pid in _children(guard)]
+        os.kill(node, signal.SIGKILL)
+        assert running.process.wait(30) == 1
+        said = running.rest()
+        assert [line for line in said if line.startswith("n1 is dead")]
+        assert "The nats-server that this command started has ended" in said[-1]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -158,6 +159,22 @@ async def test_recently_sent_messages_wait_their_turn(stan):
     await stan.serve()
     await got.count(2)
     assert got.times[1] - got.times[0] >= 2.5
+
+
+async def test_a_clock_that_is_behind_makes_nobody_wait(stan, monkeypatch):
+    """A gateway whose clock is an hour behind the server's sends what is pending after one ack wait."""
+    gateway = await stan.serve()
+    client = await stan.client()
+    got = Got()
+    await client.subscribe("foo", got, manual_acks=True, ack_wait=1)
+    await client.publish("foo", b"x")
+    await got.count(1)
+    await until(lambda: not gateway.service.state._groups)
+    await gateway.stop()
+    clock = time.time
+    monkeypatch.setattr("penstock.channels.channel.time", SimpleNamespace(time=lambda: clock() - 3600))
+    await stan.serve()
+    await got.count(2)
 
 
 async def test_queue_members_keep_their_messages_over_a_restart(stan):

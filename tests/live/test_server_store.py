@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import nats
@@ -498,6 +499,23 @@ async def test_a_full_store_refuses_messages_and_keeps_what_it_took(tmp_path: Pa
     with lazy(tmp_path, **full) as again:
         assert again.losses == ()
         assert again.nodes[0]._monitor("/jsz")[1]["messages"] == taken
+
+
+async def test_a_server_has_room_for_what_it_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A store that is larger than what its disk has left takes messages after the next start, too."""
+    place = "penstock.server.room.shutil.disk_usage"
+    for free in (8_000_000, 4_000_000):
+        monkeypatch.setattr(place, lambda folder, free=free: SimpleNamespace(free=free))
+        server = await asyncio.to_thread(lazy(tmp_path).start)
+        try:
+            async with jetstream(server.url) as stream:
+                await stream.add_stream(name="S", subjects=["s"])
+                for _ in range(5 if free == 8_000_000 else 2):
+                    await stream.publish("s", b"x" * 1_000_000)
+        finally:
+            await asyncio.to_thread(server.stop)
+    with lazy(tmp_path, config="jetstream { max_file: 9MB }") as given:
+        assert given.nodes[0]._monitor("/jsz")[1]["config"]["max_storage"] == 9 * 1024 * 1024
 
 
 def test_what_a_newer_server_made_is_told():

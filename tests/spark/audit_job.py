@@ -198,11 +198,11 @@ def start_objects(numbers: Any, given: dict[str, Any]) -> Any:
     )
 
 
-def open_session(name: str, folder: str) -> Any:
+def open_session(name: str, folder: str, master: str = "local[2,4]") -> Any:
     """Start a Spark that is quickly there, with everything of it below a folder."""
     spark = session(
         name,
-        master="local[2,4]",
+        master=master,
         spark__ui__enabled="false",
         spark__ui__showConsoleProgress="false",
         # What runs is asked for to kill it: it must not be old news.

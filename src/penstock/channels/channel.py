@@ -363,7 +363,9 @@ class GroupDelivery:
         async for _, item in self._stored([(member, sequence) for sequence in sorted(member.pending)]):
             now = self._loop.time()
             if item.sequence in member.pending:
-                expiry = item.time / 1e9 + member.ack_wait + now - time.time()
+                # The time of the message is another machine's: a clock that is behind it must not make anybody wait
+                # longer than if the message had gone out just now.
+                expiry = now + min(member.ack_wait, item.time / 1e9 + member.ack_wait - time.time())
                 member.pending[item.sequence] = max(expiry, now)
                 if expiry <= now:
                     self._send_one_again(member, item.sequence, item.encode(self.channel.name), stay=True)

@@ -16,7 +16,7 @@ from penstock.cli.flags import Json, argument, flag
 from penstock.cli.global_flags import Globals
 from penstock.cli.output import counts, print_json, print_pairs, progress
 from penstock.cli.running import first, until_signal
-from penstock.cli.server import started
+from penstock.cli.server import served, started
 from penstock.cli.tables import print_table
 from penstock.cli.values import refuse_both
 from penstock.durations import parse_duration
@@ -135,7 +135,8 @@ async def serve(
                         options["nats_monitor"] = server.monitor_urls[0]
                     if sync == "acked":
                         options["synced_store"] = str(server.nodes[0].store)
-                    await serve_until(Gateway(server.url, **options), stop, server.url, json=json)
+                    gateway = Gateway(server.url, **options)
+                    await served(server, serve_until(gateway, stop, server.url, json=json))
     else:
         embedded = {"--store": store, "--port": port, "--token": token, "--no-auth": no_auth or None, "--sync": sync}
         for name, value in embedded.items():

@@ -17,7 +17,7 @@ import typer
 from penstock.cli.channels import serve_until
 from penstock.cli.flags import argument
 from penstock.cli.running import until_signal
-from penstock.cli.server import started
+from penstock.cli.server import served, started
 from penstock.cli.tables import print_table
 from penstock.errors import InputError
 
@@ -61,7 +61,7 @@ async def old_server(
                     pages = {"nats_monitor": server.monitor_urls[0]} if plan.gateway["monitor"] else {}
                     disk = {"synced_store": str(server.nodes[0].store)} if plan.syncs else {}
                     gateway = Gateway(ConnectionOptions(server.url, **plan.login), **options, **pages, **disk)
-                    await serve_until(gateway, stop, server.url, json=False)
+                    await served(server, serve_until(gateway, stop, server.url, json=False))
     typer.echo("Stopped.", err=True)
 
 

@@ -18,6 +18,7 @@ import typer
 from penstock.cli.flags import flag
 from penstock.cli.output import counts
 from penstock.cli.pipeline_show import board
+from penstock.cli.server import served
 from penstock.cli.tables import print_table
 from penstock.errors import InputError, PenstockError, PipelineError
 from penstock.extras import check_installed
@@ -154,13 +155,13 @@ async def _play(
         play = Play(server.url, scratch, volume, kills=kills, say=show.say, shout=show.shout, watch=show)
         play.result.versions["nats-server"] = server.version
         try:
-            result = await play.run()
+            result = await served(server, play.run())
         finally:
             signals.say = typer.echo
     report = _show(result, place)
     if keep:
         signals.work = None
-        await keep_running(play, server.url, report, signals)
+        await served(server, keep_running(play, server.url, report, signals))
     return result, report
 
 

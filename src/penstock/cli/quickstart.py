@@ -12,6 +12,7 @@ import typer
 from penstock.cli.demo import Signals, audit_table
 from penstock.cli.flags import argument
 from penstock.cli.pipeline_show import board
+from penstock.cli.server import served
 from penstock.cli.typed import typed
 from penstock.errors import PenstockError
 from penstock.extras import check_installed, missing_packages
@@ -67,7 +68,7 @@ async def _run(server: Server, made: Path, signals: Signals) -> list[Stage]:
     with board("Readings", total=READINGS, err=False, timed=True) as show:
         signals.say = show.say
         try:
-            return await Quickstart(server.url, made, say=show.say, shout=show.shout, watch=show).run()
+            return await served(server, Quickstart(server.url, made, say=show.say, shout=show.shout, watch=show).run())
         finally:
             signals.say = typer.echo
 

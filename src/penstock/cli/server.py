@@ -6,11 +6,11 @@ import asyncio
 import os
 import shlex
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
 import typer
@@ -28,7 +28,9 @@ from penstock.sizes import format_size
 if TYPE_CHECKING:
     from penstock.server import Server
 
-__all__ = ["info", "run_"]
+__all__ = ["info", "run_", "served", "started", "watch"]
+
+T = TypeVar("T")
 
 _NAME_IT = "For this one, write -s with the URL above."
 
@@ -70,7 +72,7 @@ async def run_(flags: ServerFlags, json: Json = False) -> None:
             if not stop.is_set():
                 with _found(server) as (context, told):
                     _show(server, context, told, json)
-                    await first(stop.wait(), _watch(server))
+                    await first(stop.wait(), watch(server))
     if not json:
         typer.echo("Stopped.", err=True)
 
@@ -165,18 +167,32 @@ def _show(server: Server, context: Path | None, told: str, json: bool) -> None:
     typer.echo(f"nats-server {server.version} is running. Ctrl-C stops it.", err=True)
 
 
-async def _watch(server: Server) -> None:
-    """Say so when a node dies; raise when none is left."""
+async def watch(server: Server) -> None:
+    """Say so when a node of a server of our own dies; raise when none is left: then nobody can be served any more."""
     dead: set[str] = set()
     while True:
         for node in server.nodes:
             if not node.alive and node.name not in dead:
                 dead.add(node.name)
                 typer.echo(f"{node.name} is dead; its log is {node.log}", err=True)
-        if len(dead) == len(server.nodes):
+        if dead and len(dead) == len(server.nodes):
             server.check()
-            raise ServerError("No node is alive.", remedy="The logs named above tell why.")
+            raise ServerError(
+                "The nats-server that this command started has ended, and not by this command.",
+                remedy="The log named above tells why, unless it was killed. Start the command again.",
+            )
         await asyncio.sleep(0.2)
+
+
+async def served(server: Server, work: Coroutine[Any, Any, T]) -> T:
+    """Do work that needs a server of our own; ServerError as soon as that server is gone."""
+    task = asyncio.ensure_future(work)
+    try:
+        await first(asyncio.shield(task), watch(server))
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+    return task.result()
 
 
 async def info(

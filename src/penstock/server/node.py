@@ -22,8 +22,9 @@ from penstock.json_text import load_json
 from penstock.server.binary import Binary
 from penstock.server.guard_process import GRACE, GuardProcess
 from penstock.server.neighbours import server_using
-from penstock.server.options import Routes, ServerOptions, take_blocks
+from penstock.server.options import Routes, ServerOptions, statements, take_blocks
 from penstock.server.recovery import Held, Loss, losses, record_of
+from penstock.server.room import room_for
 
 __all__ = ["Deployment", "ForeignNode", "Node", "is_port_clash"]
 
@@ -211,6 +212,7 @@ class Node:
         options, token, routes = self._deployment.options, self._deployment.token, self._deployment.routes
         # A second block of jetstream would replace ours whole, so its inside joins ours.
         extra, jetstream = take_blocks(options.config, "jetstream")
+        given = {statement.key for inside in jetstream for statement in statements(inside)}
         sync = options.sync
         if sync != "always":  # our durations know days and weeks, the server's do not
             sync = _text(f"{round(parse_duration(sync) * 1000)}ms")
@@ -225,6 +227,7 @@ class Node:
             "logfile_size_limit: 64MB",
             "logfile_max_num: 2",
             f"jetstream {{\n  store_dir: {_text(self.store)}\n  sync_interval: {sync}",
+            *([] if given & {"max_file_store", "max_file"} else [f"  max_file_store: {room_for(self.store)}"]),
             *jetstream,
             "}",
         ]

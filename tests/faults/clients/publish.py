@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import deque
 from typing import Any
 
 from penstock.connection import connect
@@ -29,28 +30,31 @@ async def run(given: dict[str, Any], ledger: Ledger, over: asyncio.Event) -> Non
         Publisher(nc, given["stream"], order=order, ack_timeout=2.0) as publisher,
     ):
         waiting: set[asyncio.Task[None]] = set()
+        acked: deque[str] = deque(maxlen=20)
         number = 0
 
-        async def settle(op: str, future: asyncio.Future[Any]) -> None:
+        async def settle(op: str, future: asyncio.Future[Any], again: bool) -> None:
             try:
                 ack = await future
             except InputError as error:
-                ledger.note("fail", op, why=str(error))
+                ledger.note("again" if again else "fail", op, why=str(error))
             except PenstockError as error:
-                ledger.note("unknown", op, why=f"{type(error).__name__}: {error}")
+                ledger.note("again" if again else "unknown", op, why=f"{type(error).__name__}: {error}")
                 if isinstance(error, DataLossError):
                     ledger.note("told", error=type(error).__name__, text=str(error))
             else:
-                ledger.note("ok", op, seq=ack.sequence, **({"duplicate": True} if ack.duplicate else {}))
+                more = {"duplicate": True} if ack.duplicate else {}
+                ledger.note("again" if again else "ok", op, seq=ack.sequence, **more)
+                acked.append(op)
 
         def named(count: int) -> str:
             if given.get("bare"):
                 return str((given["place"] * 1000 + given["life"]) * 1_000_000 + count)
             return f"{given['client']}-{given['life']}-{count}"
 
-        async def send(op: str, data: bytes) -> None:
+        async def send(op: str, data: bytes, again: bool = False) -> None:
             future = await publisher.send(f"{given['stream']}.{given['client']}", data, id=op)
-            task = asyncio.ensure_future(settle(op, future))
+            task = asyncio.ensure_future(settle(op, future, again))
             waiting.add(task)
             task.add_done_callback(waiting.discard)
 
@@ -67,6 +71,8 @@ async def run(given: dict[str, Any], ledger: Ledger, over: asyncio.Event) -> Non
                 await over.wait()
             if plant == "leaks":
                 _leak(number)
+            if order == "sent" and number % 100 == 0 and acked:  # an id that is used again adds nothing
+                await send(acked[-1], content(acked[-1], bool(given.get("bare"))), again=True)
             for op in ops:
                 data = content(op, bool(given.get("bare")))
                 if plant == "alters" and number % 40 == 0:

@@ -6,12 +6,15 @@ was begun with. `plant`: "unfenced" takes the fence out of the sink.
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
 from pathlib import Path
 from random import Random
 from typing import Any
+
+import pyspark
 
 from penstock import errors
 from tests.faults.history import Ledger, Told
@@ -75,11 +78,25 @@ class Writes:
             (self._folder / str(number)).touch()
 
 
+def home_of_its_own(folder: Path) -> str:
+    """Make a home of Spark out of links: executors keep their files below it, and must leave none with the package."""
+    home = folder / "home"
+    home.mkdir(parents=True)
+    for inside in Path(pyspark.__file__).parent.iterdir():
+        (home / inside.name).symlink_to(inside)
+    return str(home)
+
+
 def run(given: dict[str, Any], ledger: Ledger, over: threading.Event) -> None:
     """Run the query until it is over, or fails."""
     set_up_java()
     chance = Random(given["seed"] * 1000 + given["life"])
-    spark = open_session("faults", f"{given['scratch']}-{given['life']}")
+    folder = f"{given['scratch']}-{given['life']}"
+    if given.get("executors"):
+        os.environ["SPARK_HOME"] = home_of_its_own(Path(folder))
+        spark = open_session("faults", folder, f"local-cluster[{given['executors']},1,700]")
+    else:
+        spark = open_session("faults", folder)
     try:
         settings = {
             "url": given["url"],

@@ -171,7 +171,7 @@ def test_ddl_that_is_refused(text: str, said: str):
         ({"jsonSchema": "id INTERVAL"}, "names the type interval"),
         ({"jsonSchema": "id BIGINT NOT NULL"}, "never null"),
         ({"jsonSchema": "id BIGINT, ID STRING"}, "jsonColumn"),
-        ({"jsonSchemaFile": "/nowhere/x.ddl"}, "no file"),
+        ({"jsonSchemaFile": "/nowhere/x.ddl"}, "not a file"),
         ({"jsonSchema": "id INT", "format": "raw"}, "format=json"),
         ({"jsonSchema": "x BINARY"}, "names the type binary"),
         ({"columns": "x BINARY"}, "which no JSON value becomes"),

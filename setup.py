@@ -1,4 +1,4 @@
-"""Compile the wire modules where Cython and a C compiler are found; install them as plain Python where not.
+"""Compile the wire modules if Cython and a C compiler are found; install them as plain Python if not.
 
 Everything else about the project stands in pyproject.toml. PENSTOCK_PURE=1 leaves the compiling out.
 """
@@ -39,7 +39,7 @@ class OptionalBuild(build_ext):
 
 
 def extensions() -> list[Extension]:
-    """Give the modules to compile; none where that is not wanted or Cython is missing."""
+    """Give the modules to compile; none if that is not wanted or Cython is missing."""
     if os.environ.get("PENSTOCK_PURE", "0") not in ("", "0"):
         return []
     try:

@@ -113,7 +113,7 @@ def sections() -> str:
         "",
         "## JetStream on a connection",
         "",
-        "What `jetstream()` gives, with nats-py's names where that has one. [More](jetstream.md) than one request each",
+        "What `jetstream()` gives, with nats-py's names if that has one. [More](jetstream.md) than one request each",
         "is in `penstock.jetstream`; [the values](jetstream-values.md) say what is in an answer.",
         "",
         _members(JetStream, *(name for name in vars(JetStream) if not name.startswith("_"))),

@@ -113,7 +113,7 @@ async def test_what_a_requester_names_must_be_an_inbox(bus_connections, server, 
         await third.flush()
         assert handled == ["good"]
         assert heard == [good.inbox]
-        assert caplog.text.count("which is no inbox") == len(names)
+        assert caplog.text.count("which is not an inbox") == len(names)
 
 
 @WINDOWS

@@ -221,7 +221,7 @@ async def test_a_stretch_that_ends_in_garbage_is_disconnected():
 
     async with peer(play) as (url, _):
         nc = await connect(url, reconnect_wait=0.02)
-        for number, says in enumerate(("An unknown command", "its INFO has max_payload as str", "no number"), 1):
+        for number, says in enumerate(("An unknown command", "its INFO has max_payload as str", "not a number"), 1):
             broken = nc.broken
             with pytest.raises(DisconnectedError, match=f"broke: .*{says}") as caught:
                 await nc.flush(20)

@@ -414,7 +414,7 @@ def test_bad_input_is_refused_before_anybody_is_asked(arguments: list[str]):
     ("answer", "status", "said"),
     [
         (b"", 1, "not JSON"),
-        (b"[]", 1, "no object"),
+        (b"[]", 1, "not an object"),
         (b'{"server": 1}', 1, "'server'"),
         (b'{"server": {"name": "x"}, "statsz": {"mem": 1e999, "active_servers": NaN}}', 1, "'active_servers'"),
         (b'{"server": {"name": "x"}, "statsz": {"active_servers": 2}}', 1, "1 server of 2"),
@@ -467,7 +467,7 @@ def test_events_of_jetstream_are_for_everybody(address: str, app: Peer, unique: 
     done = invoke(f"nats://app:pass@{address}", "events", "--all", "--short", beside=act)
     assert done.status == 0
     assert "The others are shown." in done.stderr
-    assert "no object" in done.stderr
+    assert "not an object" in done.stderr
     assert f"[Stream action] stream {stream}, action create" in done.stdout
 
 

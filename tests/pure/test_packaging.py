@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -266,6 +267,27 @@ def test_without_java_and_apt_one_sentence_says_what_to_install(tmp_path: Path):
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
     assert "Java 17 or newer is needed for Spark, and there is none here: install one" in line
+
+
+def test_the_set_up_says_so_before_it_installs_anything(tmp_path: Path):
+    """`make demo` and `make test` begin with the set-up: without Java it ends in that sentence, and leaves nothing."""
+    path = programs(tmp_path / "bin")
+    for name in ("dirname", "cat"):
+        (tmp_path / "bin" / name).symlink_to(
+            f"/usr/bin/{name}" if Path(f"/usr/bin/{name}").exists() else f"/bin/{name}"
+        )
+    (tmp_path / "tools").mkdir()
+    for name in ("setup", "java"):
+        shutil.copy(ROOT / "tools" / name, tmp_path / "tools" / name)
+    env = {"PATH": path, "JVMS": str(tmp_path / "jvm"), "HOME": str(tmp_path)}
+    words = ["/bin/bash", str(tmp_path / "tools" / "setup")]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("setup: Java 17 or newer is needed for Spark, and there is none here: install one")
+    assert not (tmp_path / ".venv").exists()
+    for target in ("demo", "test"):
+        assert re.search(rf"^{target}: setup\b", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
 def test_without_java_and_without_rights_the_command_is_named(tmp_path: Path):

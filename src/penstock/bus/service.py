@@ -167,7 +167,9 @@ class _Partition:
         if not reply:
             log.warning("%s: a request without a reply subject cannot be answered.", self.subject)
         elif not self.service._mail.is_inbox(message.reply):
-            text = "%s: a request wants its answer on %r, which is no inbox, and is not handled. If requesters have a"
+            text = (
+                "%s: a request wants its answer on %r, which is not an inbox. It is not handled. If requesters have a"
+            )
             log.warning(
                 f"{text} prefix of their own, give it: Bus(..., inboxes=[...]).", self.subject, message.reply[:80]
             )

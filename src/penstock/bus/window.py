@@ -112,7 +112,7 @@ def decode_signal(data: bytes) -> Signal:
         return Signal(data[0])
     if len(data) == 9 and data[0] in (Misc.GO_ON, RESEND):
         return Signal(data[0], int.from_bytes(data[1:], "little"))
-    raise RemoteProtocolError(f"The requester sent {data[:16]!r}, which is no signal.", place=0)
+    raise RemoteProtocolError(f"The requester sent {data[:16]!r}, which is not a signal.", place=0)
 
 
 def split(packet: bytes, most: int) -> Iterator[bytes]:

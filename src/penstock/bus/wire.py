@@ -202,7 +202,7 @@ def _text(what: str, text: str, most: int = 255) -> bytes:
 def decode_misc(data: bytes) -> Misc:
     """Read a packet of the misc stream."""
     if len(data) != 1 or data[0] > Misc.SLOW_CONSUMER:
-        raise RemoteProtocolError(f"The requester sent {data[:16]!r}, which is no signal.", place=0)
+        raise RemoteProtocolError(f"The requester sent {data[:16]!r}, which is not a signal.", place=0)
     return Misc(data[0])
 
 

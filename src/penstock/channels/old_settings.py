@@ -129,7 +129,7 @@ def _parse(kind: str, value: str, name: str) -> Any:
         return int(number)
     except ValueError:
         remedy = "Write a number, or one with KB, MB or GB." if kind == "size" else "Write digits."
-        raise OptionError(f"{name} is {value!r}, which is no number.", remedy=remedy, option=name) from None
+        raise OptionError(f"{name} is {value!r}, which is not a number.", remedy=remedy, option=name) from None
 
 
 def _duration(value: Any, name: str) -> float:
@@ -142,7 +142,7 @@ def _duration(value: Any, name: str) -> float:
     parts = _GO_DURATION.findall(text)
     if not isinstance(value, str) or not parts or "".join(parts) != text:
         raise OptionError(
-            f"{name} is {value!r}, which is no duration.", remedy='Write "10s", "1h30m" or "1.5h".', option=name
+            f"{name} is {value!r}, which is not a duration.", remedy='Write "10s", "1h30m" or "1.5h".', option=name
         )
     clean = (f"0{part}" if part.startswith(".") else re.sub(r"\.(?=\D)", "", part) for part in parts)
     return sign * parse_duration("".join(clean), option=name)

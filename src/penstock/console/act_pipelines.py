@@ -126,7 +126,7 @@ async def replay(asked: ActRequest, seen: ActSight) -> Intent:
     name, start = asked.values["name"], asked.values["start"]
     into: Mapping[str, str] = _pairs(asked.values["into"])
     if not NAME.fullmatch(name):
-        raise InputError(f"The name {name[:80]!r} of a replay will not do.", remedy="Use letters, digits, - and _.")
+        raise InputError(f"{name[:80]!r} cannot be the name of a replay.", remedy="Use letters, digits, - and _.")
     parse_position(start, option="from")
 
     def work(watch: Watch) -> None:

@@ -98,4 +98,4 @@ def _position(text: str) -> Position:
     try:
         return parse_position(text, option="from")
     except OptionError as error:
-        raise InputError(f"from is {text[:80]!r}, which is no place in a stream.", remedy=error.remedy) from None
+        raise InputError(f"from is {text[:80]!r}, which is not a place in a stream.", remedy=error.remedy) from None

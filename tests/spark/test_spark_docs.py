@@ -135,7 +135,10 @@ def test_the_pages_for_those_who_come_from_elsewhere(run_page, streams):
     rows = [f'{{"id": {number}, "price": 1.5}}'.encode() for number in range(100)]
     streams.fill("orders", [("eu" if number % 2 else "us", row) for number, row in enumerate(rows)])
     streams.make("COPY", subjects=["copy.>"])
-    config = {"durable_name": "old-query", "deliver_policy": "by_start_sequence", "opt_start_seq": 11}
+    config = {"durable_name": "old-query", "ack_policy": "explicit"} | {  # as if ten messages were acknowledged
+        "deliver_policy": "by_start_sequence",
+        "opt_start_seq": 11,
+    }
     streams.api("CONSUMER.DURABLE.CREATE.ORDERS.old-query", {"stream_name": "ORDERS", "config": config})
     for page in ("nats-spark-connector", "kafka-spark", "flink", "risingwave"):
         assert run_page(f"docs/howto/from-{page}.md") == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import os
 import re
 import shutil
@@ -32,6 +34,11 @@ VERSIONS = ["1.31", kubernetes_validate.latest_version()]  # the oldest that clo
 
 def documents() -> list[tuple[str, dict[str, Any]]]:
     """Give every object of every file, with a name to tell it by."""
+    return copy.deepcopy(_read())
+
+
+@functools.cache
+def _read() -> list[tuple[str, dict[str, Any]]]:
     found = []
     for path in sorted(FOLDER.rglob("*.yaml")):
         for content in yaml.safe_load_all(path.read_text()):

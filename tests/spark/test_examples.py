@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,12 +26,11 @@ EXAMPLES = ROOT / "examples"
 RUN = ["large_files.py", "change_feed.py", "bus_service.py", "old_clients.py"]
 STREAMS = ["FILES", "CHANGES", "CHANGE_COUNTS", "SALES", "KV_SHOP_SUMS", "plant:temperatures", "TRIPS"]
 
-# One kernel for the notebook and all examples, because Spark takes its time to start. They run in a thread, where no
-# event loop runs, as in a program. Each has a folder of its own, and runs twice.
-_CELL = """
-import contextlib, io, json, runpy, sys, threading
+# One process for all of them, because Spark takes its time to start; each has a folder of its own, and runs twice.
+_PROGRAM = """
+import ast, asyncio, contextlib, io, json, runpy, sys
 
-said, failed = {{}}, []
+folder, paths, said = sys.argv[1], sys.argv[2:], {}
 
 def run_example(path, attempts=4):
     try:
@@ -41,42 +42,43 @@ def run_example(path, attempts=4):
             raise
         return run_example(path, attempts - 1)
 
-def run_examples():
-    try:
-        for path in {paths!r}:
-            name = path.rpartition("/")[2]
-            for _ in range(2):
-                sys.argv[:] = [path, f"{folder}/{{name}}"]
-                said.setdefault(name, []).append(run_example(path))
-    except BaseException as error:
-        failed.append(error)
+for path in paths:
+    name = path.rpartition("/")[2]
+    for _ in range(2):
+        sys.argv[:] = [path, f"{folder}/{name}"]
+        said.setdefault(name, []).append(run_example(path))
 
-runner = threading.Thread(target=run_examples)
-runner.start()
-runner.join()
-if failed:
-    raise failed[0]
+# The cells of the notebook, without a kernel; the last one stops Spark.
+cells = json.loads(open(f"{paths[0].rpartition('/')[0]}/notebook.ipynb").read())["cells"]
+code = "\\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+with contextlib.redirect_stdout(io.StringIO()) as out:
+    asyncio.run(eval(compile(code, "notebook", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)))
+said["notebook.ipynb"] = [out.getvalue()]
 print(json.dumps(said))
 """
 
 
+def surroundings(folder: Path, url: str) -> dict[str, str]:
+    """Give the environment of a program that starts a small Spark."""
+    arguments = f"--master local[2] --conf spark.ui.enabled=false --driver-java-options '{QUICK_JVM}' pyspark-shell"
+    env = environment(folder, NATS_URL=url, JAVA_HOME=java_home() or "", PYSPARK_SUBMIT_ARGS=arguments)
+    return env | {"SPARK_LOCAL_IP": "127.0.0.1", "MASTER": "local[2]", "IPYTHONDIR": str(folder / "ipython")}
+
+
 @pytest.fixture(scope="module")
 def said(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[str]]]:
-    """What each example printed, the first time and the second; and what the cells of the notebook did."""
+    """What each example printed, the first time and the second."""
     folder = tmp_path_factory.mktemp("examples")
-    arguments = f"--master local[2] --conf spark.ui.enabled=false --driver-java-options '{QUICK_JVM}' pyspark-shell"
-    env = environment(folder, NATS_URL=server.url, JAVA_HOME=java_home() or "", PYSPARK_SUBMIT_ARGS=arguments)
-    env |= {"SPARK_LOCAL_IP": "127.0.0.1", "MASTER": "local[2]", "IPYTHONDIR": str(folder / "ipython")}
-    notebook = nbformat.read(EXAMPLES / "notebook.ipynb", as_version=4)
-    paths = [str(EXAMPLES / name) for name in RUN]
-    cell = nbformat.v4.new_code_cell(_CELL.format(paths=paths, folder=folder))
-    # First of all: Spark finds the sink of a stream from the thread that began the session, and the last cell ends it.
-    notebook.cells.insert(0, cell)
-    client = NotebookClient(notebook, timeout=800, kernel_name="python3", resources={"metadata": {"path": str(folder)}})
-    client.execute(env=env)
-    found = json.loads(text_of(cell))
-    found["notebook.ipynb"] = [text_of(other) for other in notebook.cells if other.cell_type == "code"]
-    yield found
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, str(folder), *(str(EXAMPLES / name) for name in RUN)],
+        capture_output=True,
+        text=True,
+        timeout=800,
+        cwd=folder,
+        env=surroundings(folder, server.url),
+    )
+    assert done.returncode == 0, done.stderr[-8000:]
+    yield json.loads(done.stdout.splitlines()[-1])
     streams = Streams(server.url)
     for name in STREAMS:
         streams.api(f"STREAM.DELETE.{name}")
@@ -91,9 +93,25 @@ def text_of(cell: Any) -> str:
     )
 
 
-def test_the_notebook_runs_in_a_kernel(said: dict[str, list[str]]):
+def test_the_cells_of_the_notebook_run(said: dict[str, list[str]]):
+    """The code of the cells runs in order; the long tests do the same in a kernel."""
+    (out,) = said["notebook.ipynb"]
+    assert "200 trips are in the stream TRIPS" in out
+    assert '{"trip": 0, "city": "bern", "km": 0.5}' in out
+    assert out.splitlines()[-1].startswith("trips.bern ")
+
+
+@pytest.mark.heavy
+def test_the_notebook_runs_in_a_kernel(server: Server, tmp_path: Path):
     """Every cell runs in a real kernel, in order: publish, read with Spark, add up, look at one message."""
-    _, published, read, added, last = said["notebook.ipynb"]
+    notebook = nbformat.read(EXAMPLES / "notebook.ipynb", as_version=4)
+    place = {"metadata": {"path": str(tmp_path)}}
+    client = NotebookClient(notebook, timeout=800, kernel_name="python3", resources=place)
+    try:
+        client.execute(env=surroundings(tmp_path, server.url))
+    finally:
+        Streams(server.url).api("STREAM.DELETE.TRIPS")
+    published, read, added, last = [text_of(cell) for cell in notebook.cells if cell.cell_type == "code"]
     assert "200 trips are in the stream TRIPS" in published
     assert '{"trip": 0, "city": "bern", "km": 0.5}' in read
     assert re.search(r"basel +100 .*\n.*bern +100 ", added)

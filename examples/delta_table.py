@@ -50,8 +50,8 @@ def delta_session() -> SparkSession:
 
 
 def write(spark: SparkSession, folder: Path) -> None:
-    """Bring the table up to date, 100 messages a batch, so that there is more than one."""
-    events = spark.readStream.format("nats").option("stream", "EVENTS").option("maxMessagesPerTrigger", 100).load()
+    """Bring the table up to date, 25 messages a batch, so that there is more than one."""
+    events = spark.readStream.format("nats").option("stream", "EVENTS").option("maxMessagesPerTrigger", 25).load()
     query = (
         events.selectExpr("sequence", "subject", "time", "cast(data as string) AS event")
         .writeStream.format("delta")
@@ -73,7 +73,7 @@ def repeat_last_batch(folder: Path) -> None:
 if __name__ == "__main__":
     where, running = Path(sys.argv[1] if sys.argv[1:] else "example-output/delta-table").absolute(), delta_session()
     for _ in range(2):
-        asyncio.run(send(250))
+        asyncio.run(send(50))
         write(running, where)
         repeat_last_batch(where)
     write(running, where)

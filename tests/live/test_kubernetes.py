@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import os
 import re
 import shutil
@@ -32,6 +34,11 @@ VERSIONS = ["1.31", kubernetes_validate.latest_version()]  # the oldest that clo
 
 def documents() -> list[tuple[str, dict[str, Any]]]:
     """Give every object of every file, with a name to tell it by."""
+    return copy.deepcopy(_read())
+
+
+@functools.cache
+def _read() -> list[tuple[str, dict[str, Any]]]:
     found = []
     for path in sorted(FOLDER.rglob("*.yaml")):
         for content in yaml.safe_load_all(path.read_text()):
@@ -171,9 +178,10 @@ def test_what_is_referred_to_exists():
                 assert container["image"] == f"registry.example.com/penstock:{__version__}", name
     resources = one_of("Kustomization")["resources"]
     assert sorted(path.name for path in FOLDER.glob("*.yaml")) == sorted([*resources, "kustomization.yaml"])
-    stateful = one("StatefulSet", "nats")["spec"]
-    assert ("Service", stateful["serviceName"]) in kinds
-    assert one("PodDisruptionBudget", "nats")["spec"]["selector"] == stateful["selector"]
+    for name in ("nats", "pipeline"):
+        assert ("Service", one("StatefulSet", name)["spec"]["serviceName"]) in kinds
+    for name, kind in (("nats", "StatefulSet"), ("gateway", "Deployment")):
+        assert one("PodDisruptionBudget", name)["spec"]["selector"] == one(kind, name)["spec"]["selector"]
 
 
 def one_of(kind: str) -> dict[str, Any]:
@@ -213,7 +221,7 @@ def test_nats_takes_its_configuration(tmp_path: Path):
 def test_the_pipeline_in_the_config_map_is_whole(tmp_path: Path):
     """What is mounted is a project that loads, with a topology of three replicas and files that Python reads."""
     content = one("ConfigMap", "pipeline")["data"]
-    spec = one("Deployment", "pipeline")["spec"]["template"]["spec"]
+    spec = one("StatefulSet", "pipeline")["spec"]["template"]["spec"]
     (items,) = [volume["configMap"]["items"] for volume in spec["volumes"] if volume["name"] == "project"]
     assert {item["key"] for item in items} == content.keys()
     for item in items:
@@ -222,6 +230,11 @@ def test_the_pipeline_in_the_config_map_is_whole(tmp_path: Path):
         target.write_text(content[item["key"]])
     project = Project.load(tmp_path / "project", storage=tmp_path / "storage")
     assert project.name == "meters"
+    driver = yaml.safe_load(content["spark-pipeline.yaml"])["configuration"]
+    service = one("StatefulSet", "pipeline")["spec"]["serviceName"]
+    assert driver["spark.driver.host"] == f"{driver['spark.kubernetes.driver.pod.name']}.{service}.penstock.svc"
+    ports = [port["port"] for port in one("Service", service)["spec"]["ports"]]
+    assert ports == [int(driver["spark.driver.port"]), int(driver["spark.blockManager.port"])]
     topology = Topology.load(tmp_path / "project" / "topology.toml")
     assert {name: stream.num_replicas for name, stream in topology.streams.items()} == {"METERS": 3, "HIGH": 3}
     compile(content["high.py"], "high.py", "exec")

@@ -347,7 +347,7 @@ async def test_every_consumer_of_many_streams_is_looked_at():
 
 @pytest.mark.heavy
 async def test_a_stuck_consumer_among_ten_thousand_is_shown_within_half_a_minute(capsys: pytest.CaptureFixture[str]):
-    """With 1,000 streams and 10,000 consumers, one that gets stuck anywhere is shown within 30 s, and a page costs little."""
+    """With 1,000 streams and 10,000 consumers, one that gets stuck is shown within 30 s, and a page costs little."""
     with Server(sync="2m") as own:
         async with visiting(own.url) as visitor:
             client = await visitor.nats()

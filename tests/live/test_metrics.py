@@ -13,10 +13,13 @@ from urllib.parse import urlsplit
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from penstock.bus import Bus, Request, Response
+from penstock.chunks import Assembler, Publisher
 from penstock.connection import Connection
 from penstock.errors import InputError
 from penstock.jetstream import assets
-from penstock.metrics import MetricsServer
+from penstock.jetstream.worker import Worker
+from penstock.metrics import MetricsServer, exposition
 from penstock.metrics.text import CONTENT_TYPE
 from penstock.model import Consumer, Stream
 from penstock.options import ConnectionOptions
@@ -24,7 +27,9 @@ from penstock.server import Server
 from penstock.survey import SurveySettings
 from tests.live.browser import fill
 from tests.live.command import Command
+from tests.live.stan import cluster_of
 from tests.live.visitor import visiting
+from tests.support import eventually
 
 Unique = Callable[..., str]
 QUICK = SurveySettings(every=0.1)
@@ -137,3 +142,52 @@ def test_a_folder_without_a_pipeline_is_told_first(tmp_path: Path):
     assert done.returncode == 2
     assert "There is no pipeline at" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+async def test_programs_tell_their_own_figures(server: Server, unique: Unique):
+    """An assembler of chunks, a service of the bus, a gateway and a worker that run here have figures, by name."""
+    name, queue = unique("PROGRAM"), unique("q")
+    async with visiting(server.url) as visitor, cluster_of(server.url, unique("c")) as stan:
+        client = await visitor.nats()
+        gateway = await stan.serve()
+        await (await stan.client("w")).publish("orders", b"x")
+        await _make(client, name)
+
+        async def work(delivery: Any) -> None:
+            """Take it."""
+
+        worker = Worker(client, name, "reader", work, limit=3)
+        await worker.run()
+        done = asyncio.Event()
+
+        async def whole(message_id: str, data: bytes) -> None:
+            done.set()
+
+        async def answer(request: Request, sender: Any) -> None:
+            if request.body == b"fail":
+                raise ValueError("no")
+            await sender.respond(Response(data=b"y"))
+
+        assembler = Assembler(client, handler=whole)
+        await assembler.subscribe(f"{queue}.chunks")
+        bus = Bus(client, {queue: 1})
+        async with bus.serve(queue, answer) as service:
+            await Publisher(client, chunk_size=10).publish(f"{queue}.chunks", b"z" * 25)
+            await asyncio.wait_for(done.wait(), 30)
+            for body in (b"ask", b"fail"):
+                await bus.request(Request(queue, resource="prices", body=body))
+            await eventually(lambda: service.handled == 2, "both handlers ending")
+            programs = {"a": assembler, 'b"': service, "w": worker, "g": gateway}
+            found = figures(exposition(programs=programs).decode())
+        await assembler.close()
+    one = {key: [(item.labels["name"], item.value) for item in items] for key, items in found.items()}
+    assert one["penstock_chunks_chunks_total"] == [("a", 3)]
+    assert one["penstock_chunks_bytes_total"] == [("a", 25)]
+    assert one["penstock_bus_handled_total"] == [('b"', 2)]
+    assert [item.labels["status"] for item in found["penstock_bus_refused_total"]] == ["500"]
+    assert one["penstock_bus_active"] == [('b"', 0)]
+    assert one["penstock_gateway_clients"] == [("g", 1)]
+    assert one["penstock_gateway_in_messages_total"] == [("g", 1)]
+    assert one["penstock_worker_handled_total"] == [("w", 3)]
+    with pytest.raises(InputError, match="of which there are no figures"):
+        exposition(programs={"x": visitor})  # type: ignore[dict-item]  # what a user may do by mistake

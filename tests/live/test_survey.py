@@ -347,7 +347,7 @@ async def test_every_consumer_of_many_streams_is_looked_at():
 
 @pytest.mark.heavy
 async def test_a_stuck_consumer_among_ten_thousand_is_shown_within_half_a_minute(capsys: pytest.CaptureFixture[str]):
-    """With 1,000 streams and 10,000 consumers, one that gets stuck anywhere is shown within 30 s."""
+    """With 1,000 streams and 10,000 consumers, one that gets stuck is shown within 30 s, and a page costs little."""
     with Server(sync="2m") as own:
         async with visiting(own.url) as visitor:
             client = await visitor.nats()
@@ -358,10 +358,14 @@ async def test_a_stuck_consumer_among_ten_thousand_is_shown_within_half_a_minute
             for name in ("S0007", "S0513", "S0999"):
                 await client.jetstream().publish(name, b"x")  # which nobody asks for
                 took.append(await found_stuck(visitor.survey, name, timeout=30))
-            begun = time.perf_counter()
-            page = await visitor.get("/overview")
-            asked = time.perf_counter() - begun
-            assert page.status == 200
+            pages = []
+            for _ in range(5):
+                begun = time.perf_counter()
+                page = await visitor.get("/overview")
+                pages.append(time.perf_counter() - begun)
+                assert page.status == 200
+            asked = min(pages)  # a round may be under way meanwhile
+            assert asked < seen.covered.seconds / 10, "the page reads what the survey saw"
             figures = await visitor.get("/metrics")
             shown = ", ".join(f"{item:.1f}" for item in took)
             with capsys.disabled():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Self
 
@@ -36,6 +36,10 @@ class Service:
         self._mail, self._handler = mail, handler
         self._served = [_Partition(self, subject_of(queue, number), concurrency, backlog) for number in partitions]
         self._state = "new"
+        self.handled = 0
+        """Requests whose handler has ended."""
+        self.refused: Counter[int] = Counter()
+        """Requests that were answered in the place of a handler, by status: 503 while it was busy, 500 if it failed."""
 
     def __repr__(self) -> str:
         return f"<Service of {self.queue} {self.partitions.start}–{self.partitions.stop}, {self.active} at work>"
@@ -145,6 +149,7 @@ class Service:
 
     def refuse(self, reply: str, status: int, text: str) -> None:
         """Answer a request that no handler answers."""
+        self.refused[status] += 1
         try:
             self._mail.nc.send(reply, encode_response(Response.text(status, text)))
         except PenstockError as error:
@@ -196,6 +201,7 @@ class _Partition:
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self.active.discard(task)
+        self.service.handled += 1
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("%s: a request could not be handled: %s", self.subject, error)
         if self.waiting:

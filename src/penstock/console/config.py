@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.console.backend import Data
 from penstock.console.masking import Mask
 from penstock.console.payload import visible
 from penstock.durations import format_duration
@@ -20,7 +19,7 @@ _ALWAYS = {"subjects", "retention", "storage", "num_replicas", "discard", "max_a
 _BYTES = {"max_bytes", "max_msg_size"}
 
 
-def placed_facts(placed: Placed) -> Data:
+def placed_facts(placed: Placed) -> dict[str, Any]:
     """Give which servers carry a stream or a consumer, for its page."""
     return {
         "cluster": placed.cluster,

@@ -48,6 +48,10 @@ def _figures(program: Program) -> Iterator[Figure]:
         queue = {"queue": program.queue}
         yield "gauge", "penstock_bus_active", "Requests of the bus that are being handled", queue, program.active
         yield "gauge", "penstock_bus_waiting", "Requests of the bus that wait for a handler", queue, program.waiting
+        yield "counter", "penstock_bus_handled", "Requests of the bus whose handler has ended", queue, program.handled
+        for status, count in dict(program.refused).items():
+            said = "Requests of the bus that were answered in the place of a handler, by status"
+            yield "counter", "penstock_bus_refused", said, {**queue, "status": str(status)}, count
     else:
         yield from _gateway(program)
 

@@ -116,6 +116,7 @@ class Connection(PublishingConnection):
         lend: bool = False,
         on_end: Callable[[PenstockError], None] | None = None,
         quiet: bool = False,
+        guard: bool = True,
     ) -> Subscription:
         """Subscribe with a handler that is called as each message is read: subject, reply, payload, header block.
 
@@ -124,6 +125,7 @@ class Connection(PublishingConnection):
         handler is done: what is to be kept must be copied. `on_end` is called with the reason when no message will
         come any more and nobody here asked for that: the server denies the subscription, or the connection is closed.
         A `quiet` subscription that is denied is no error to anybody else: it was asked for on the chance.
+        Without `guard` the handler sees to it itself that it does not raise, and saves a call a message.
         """
 
         def guarded(name: bytes, reply: bytes, payload: Any, block: bytes | None) -> Any:
@@ -138,7 +140,7 @@ class Connection(PublishingConnection):
                 return None
 
         self._check_subscribable()
-        return self.subscribed(subject, queue, tap=guarded, lend=lend, on_end=on_end, quiet=quiet)
+        return self.subscribed(subject, queue, tap=guarded if guard else handler, lend=lend, on_end=on_end, quiet=quiet)
 
     def _check_subscribable(self) -> None:
         self.check_open()

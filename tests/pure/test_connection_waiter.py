@@ -121,6 +121,17 @@ async def test_what_the_task_raises_is_its_own():
         await task
 
 
+async def test_an_error_reaches_the_task():
+    """Who waits can be woken with an error, in the next turn of the loop."""
+    waiter, seen = Waiter(asyncio.get_running_loop()), []
+    task = await begun(waiter, seen)
+    waiter.set_exception(ValueError("no answer"))
+    with pytest.raises(ValueError, match="no answer"):
+        await task
+    assert isinstance(waiter.exception(), ValueError)
+    assert seen == []
+
+
 async def test_two_tasks_cannot_share_one():
     """A second task that awaits it is told so."""
     waiter = Waiter(asyncio.get_running_loop())

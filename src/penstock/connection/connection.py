@@ -142,6 +142,14 @@ class Connection(PublishingConnection):
         self._check_subscribable()
         return self.subscribed(subject, queue, tap=guarded if guard else handler, lend=lend, on_end=on_end, quiet=quiet)
 
+    def after_reading(self, call: Callable[[], None]) -> None:
+        """Have something called when all that was received at once is handed out; in the next turn if nothing is."""
+        wire = self._lifeline.wire
+        if wire is not None and wire.reading:
+            wire.after.append(call)
+        else:
+            self._loop.call_soon(call)
+
     def _check_subscribable(self) -> None:
         self.check_open()
         if self._draining:

@@ -18,7 +18,16 @@ __all__ = ["Waiter"]
 class Waiter:
     """What one task awaits, once, until somebody wakes it."""
 
-    __slots__ = ("_asyncio_future_blocking", "_callback", "_cancelled", "_context", "_done", "_loop", "_message")
+    __slots__ = (
+        "_asyncio_future_blocking",
+        "_callback",
+        "_cancelled",
+        "_context",
+        "_done",
+        "_error",
+        "_loop",
+        "_message",
+    )
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -27,6 +36,7 @@ class Waiter:
         self._callback: Callable[[Any], object] | None = None
         self._context: Context | None = None
         self._message: Any = None
+        self._error: BaseException | None = None
 
     def __await__(self) -> Generator[Any, None, None]:
         if self._callback is not None:
@@ -34,8 +44,12 @@ class Waiter:
         if not self._done:
             self._asyncio_future_blocking = True
             yield self
-        if self._cancelled:
-            raise self._cancellation()
+        self.result()
+
+    def set_exception(self, error: BaseException) -> None:
+        """Wake the task, in the next turn of the loop, with an error."""
+        self._error = error
+        self.wake()
 
     def wake(self) -> None:
         """Let the task go on in the next turn of the loop."""
@@ -78,15 +92,19 @@ class Waiter:
         return self._cancelled
 
     def result(self) -> None:
-        """Give nothing, or raise that it was cancelled."""
+        """Give nothing, or raise the error, or that it was cancelled."""
         if self._cancelled:
             raise self._cancellation()
+        if self._error is not None:
+            raise self._error
         if not self._done:
             raise asyncio.InvalidStateError("It was not woken.")
 
-    def exception(self) -> None:
-        """Give nothing: what went wrong is told by whoever woke it."""
-        self.result()
+    def exception(self) -> BaseException | None:
+        """Give the error that it was woken with, if it was."""
+        if self._error is None:
+            self.result()
+        return self._error
 
     def cancel(self, msg: Any = None) -> bool:
         """Wake the task with a cancellation; False if it was woken already."""

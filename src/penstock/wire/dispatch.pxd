@@ -22,11 +22,13 @@ cdef class Reading:
     cdef public object _parser, _opened, _held, _backlog, _ahead, _view, _viewed
     cdef public dict _takers, _borrowers
     cdef public Py_ssize_t _asked, _streak
+    cdef public bint reading
+    cdef public list after
 
     @cython.locals(parser=object)
     cpdef object get_buffer(self, Py_ssize_t sizehint)
     @cython.locals(
-        parser=object, start=Py_ssize_t, end=Py_ssize_t, place=Py_ssize_t, count=Py_ssize_t, found=tuple, wait=object
+        parser=object, start=Py_ssize_t, end=Py_ssize_t, place=Py_ssize_t, count=Py_ssize_t, wait=object, calls=list
     )
     cpdef object buffer_updated(self, Py_ssize_t nbytes)
 

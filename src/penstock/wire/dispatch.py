@@ -169,6 +169,10 @@ class Reading:
         self._viewed: Any = None  # that buffer
         self._asked = 0  # bytes that there was room for
         self._streak = 0  # bytes that came without a pause
+        self.reading = False
+        """Whether messages of what was received are being handed out."""
+        self.after: list[Callable[[], None]] = []
+        """What is called when they all were."""
 
     def get_buffer(self, sizehint: int) -> Any:
         """Give room to receive into."""
@@ -188,7 +192,11 @@ class Reading:
         start = parser.start
         end = parser.end + nbytes
         parser.end = end
-        place, count, wait = hand_out(parser.buffer, start, end, self._takers, self._borrowers)
+        self.reading = True
+        try:
+            place, count, wait = hand_out(parser.buffer, start, end, self._takers, self._borrowers)
+        finally:
+            self.reading = False
         if count > 0:
             self.messages += count
             self.bytes += place - start
@@ -197,6 +205,11 @@ class Reading:
             self.read_on(wait)
         if nbytes == self._asked or self._streak > 0 or self._ahead:
             self.notice(nbytes)
+        if self.after:
+            calls = self.after
+            self.after = []
+            for call in calls:
+                call()
 
     def make_room(self) -> Any:
         """Give room to receive into if there is something to consider."""

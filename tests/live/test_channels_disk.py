@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 from collections import Counter
@@ -29,13 +30,16 @@ def lazy(tmp_path):
 def synced(monkeypatch):
     """Count the syncs of each file by its name."""
     found: Counter[str] = Counter()
-    real = os.fsync
 
-    def fsync(opened: int) -> None:
-        found[os.readlink(f"/proc/self/fd/{opened}")] += 1
-        real(opened)
+    def counting(real):
+        def sync(opened: int) -> None:
+            found[os.readlink(f"/proc/self/fd/{opened}")] += 1
+            real(opened)
 
-    monkeypatch.setattr("penstock.channels.disk.os.fsync", fsync)
+        return sync
+
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(f"penstock.channels.disk.os.{name}", counting(getattr(os, name)))
     return found
 
 
@@ -87,6 +91,41 @@ async def test_blocks_that_came_and_went(lazy, synced):
         await disk.sync("S", grown=False)
         with pytest.raises(InputError, match="has not grown"):
             await disk.sync("S")
+    disk.close()
+    assert open_blocks(msgs) == []
+
+
+def open_blocks(folder):
+    """Give the blocks in a folder that this process has open, those that are gone included."""
+    names = []
+    for entry in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the one that listed them
+            names.append(os.readlink(f"/proc/self/fd/{entry}"))
+    return [name for name in names if name.startswith(f"{folder}/")]
+
+
+async def test_a_block_that_was_replaced_is_synced_itself(tmp_path, synced, monkeypatch):
+    """A block is kept open between syncs; if another file has taken its place, that one is synced, and not the old."""
+    folder = tmp_path / "jetstream" / "$G" / "streams" / "S"
+    msgs = folder / "msgs"
+    msgs.mkdir(parents=True)
+    for path in (folder / "meta.inf", folder / "meta.sum", msgs / "1.blk"):
+        path.write_bytes(b"one")
+    monkeypatch.setattr("penstock.channels.disk._BRIEF", 60.0)  # however slow this disk is
+    disk = Disk(tmp_path)
+    await disk.sync("S")
+    for size in (4, 5):
+        (msgs / "1.blk").write_bytes(b"x" * size)
+        await disk.sync("S")
+    assert open_blocks(msgs) == [str(msgs / "1.blk")], "it is kept open"
+    (msgs / "new").write_bytes(b"x" * 6)
+    os.replace(msgs / "new", msgs / "1.blk")
+    synced.clear()
+    await disk.sync("S")
+    assert synced == {str(msgs / "1.blk"): 1}
+    assert open_blocks(msgs) == [str(msgs / "1.blk")], "and the other was let go"
+    disk.forget("S")
+    assert open_blocks(msgs) == []
     disk.close()
 
 
@@ -154,7 +193,8 @@ async def test_a_disk_that_fails_acknowledges_nothing(lazy, monkeypatch):
         def fail(opened: int) -> None:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-        monkeypatch.setattr("penstock.channels.disk.os.fsync", fail)
+        for name in ("fsync", "fdatasync"):
+            monkeypatch.setattr(f"penstock.channels.disk.os.{name}", fail)
         with pytest.raises(ChannelError, match=r"cannot be synced to disk: Input/output error"):
             await client.publish("foo", b"two")
         monkeypatch.undo()

@@ -18,7 +18,7 @@ def form(request: pytest.FixtureRequest) -> Any:
 
 
 def queue_of(form: Any) -> Any:
-    return form.arrivals.RequestQueue(1000)
+    return form.arrivals.RequestQueue(1000, lambda call: call())
 
 
 async def handle(service, reply, content) -> None:

@@ -18,6 +18,7 @@ from penstock.connection import Connection, Subscription
 from penstock.connection.callbacks import Expecting
 from penstock.connection.connecting import check_connection
 from penstock.connection.subscription import served
+from penstock.connection.waiter import Waiter
 from penstock.errors import InputError, PenstockError
 
 __all__ = ["Conversation", "Mailbox"]
@@ -42,7 +43,7 @@ class Conversation:
     deadline = math.inf
     """When, on the loop's clock, `expire` is called; the mailbox has one timer for all, see `Mailbox.wind`."""
     error: PenstockError | None = None
-    _waiter: asyncio.Future[None] | None = None
+    _waiter: Waiter | None = None
     _expecting: Expecting | None = None  # whoever we publish to may turn out to be denied
 
     def __init__(self, mail: Mailbox, target: str) -> None:
@@ -73,8 +74,8 @@ class Conversation:
             self._expecting = None
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        if self._waiter is not None:
+            self._waiter.wake()
 
 
 class Mailbox:
@@ -92,7 +93,8 @@ class Mailbox:
         self._closed = False
         self._names: list[bytes] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._rings = math.inf  # when the timer ends
+        self.rings = math.inf
+        """When the timer ends: a deadline that is not before needs no winding."""
         self.reserved = 0  # bytes of the windows that are open
 
     def __len__(self) -> int:
@@ -110,7 +112,7 @@ class Mailbox:
         self.loop = asyncio.get_running_loop()
         async with self._opening:
             if self._subscription is None or self._subscription.ended:
-                made = await self.nc.tap(f"{self._prefix}*", self._received, on_end=self._ended)
+                made = await self.nc.tap(f"{self._prefix}*", self._received, on_end=self._ended, guard=False)
                 await served(made, timeout=timeout)
                 self._subscription = made
 
@@ -129,14 +131,14 @@ class Mailbox:
 
         A deadline that moved on costs nothing: the timer looks at all deadlines when it rings.
         """
-        if deadline < self._rings:
+        if deadline < self.rings:
             if self._timer is not None:
                 self._timer.cancel()
-            self._rings = deadline
+            self.rings = deadline
             self._timer = self.loop.call_at(deadline, self._ring)
 
     def _ring(self) -> None:
-        self._timer, self._rings = None, math.inf
+        self._timer, self.rings = None, math.inf
         now = self.loop.time()
         for conversation in self.conversations():
             if conversation.deadline <= now:
@@ -175,11 +177,15 @@ class Mailbox:
         self._conversations.pop(subject, None)
 
     def _received(self, subject: bytes, reply: bytes, data: bytes, block: bytes | None) -> None:
-        conversation = self._conversations.get(subject)
-        if conversation is not None:
-            conversation.deliver(data, block)
-        elif data[:1] == bytes((Type.INBOX,)):
-            self.decline(data)
+        try:
+            conversation = self._conversations.get(subject)
+            if conversation is not None:
+                conversation.deliver(data, block)
+            elif data[:1] == bytes((Type.INBOX,)):
+                self.decline(data)
+        except Exception as error:  # the connection reads on, whatever is wrong here
+            log.exception("what takes the messages of %s failed", self._prefix)
+            self.nc.report(error)
 
     def decline(self, packet: bytes) -> None:
         """Tell a handler that begins a reply which nobody waits for, now, not when its patience ends."""
@@ -199,7 +205,7 @@ class Mailbox:
         self._closed = True
         if self._timer is not None and not self._conversations:
             self._timer.cancel()
-            self._timer, self._rings = None, math.inf
+            self._timer, self.rings = None, math.inf
         subscription, self._subscription = self._subscription, None
         if subscription is not None and not self.nc.is_closed:
             await subscription.unsubscribe()

@@ -13,6 +13,7 @@ from penstock.bus.mailbox import Conversation, Mailbox
 from penstock.bus.window import HEADER, PIECE, RESEND, RUN_HEAD, UNIT_HEAD, Offer, SendWindow, decode_signal, split
 from penstock.bus.wire import Misc, decode_misc, encode_inbox
 from penstock.connection.messages import LARGE, as_bytes
+from penstock.connection.waiter import Waiter
 from penstock.errors import DeadlineError, LocalProtocolError, NoConsumerError, PenstockError, SlowConsumerError
 
 __all__ = ["SLACK", "StopAndWait", "Windowed"]
@@ -20,7 +21,7 @@ __all__ = ["SLACK", "StopAndWait", "Windowed"]
 # The requester's clock starts when the packet arrives, ours when it is sent. Ours must not ring first, or the
 # handler would hear of a timeout where the requester meant to say SlowConsumer.
 SLACK = 1.0
-NO_CONSUMER, SLOW_CONSUMER = bytes((Misc.NO_CONSUMER,)), bytes((Misc.SLOW_CONSUMER,))
+GO_ON, NO_CONSUMER, SLOW_CONSUMER = (bytes((kind,)) for kind in (Misc.GO_ON, Misc.NO_CONSUMER, Misc.SLOW_CONSUMER))
 UNSENT = 4 * 1024 * 1024  # bytes that wait for the socket, at which a handler waits, too
 PROBE_FIRST, PROBE_LAST = 0.5, 4.0  # seconds of silence before the reader is asked what it has; doubling
 
@@ -67,19 +68,12 @@ class PacketSender(Conversation):
             self.error = self.error or error
             raise
 
-    def _signal_out(self, packet: bytes) -> None:
-        """Publish a packet that the reader waits for."""
-        try:
-            self._mail.signal(self._to, packet)
-        except PenstockError as error:
-            self.error = self.error or error
-            raise
-
     async def _pause(self, until: float) -> bool:
         """Wait for a signal until a moment of the loop's clock; tell whether one came."""
-        self._waiter = self._loop.create_future()
+        self._waiter = Waiter(self._loop)
         self.deadline = until
-        self._mail.wind(until)
+        if until < self._mail.rings:
+            self._mail.wind(until)
         try:
             await self._waiter
             return self._loop.time() < until
@@ -107,29 +101,47 @@ class StopAndWait(PacketSender):
 
     _go_on = False
 
+    def deliver(self, data: bytes, block: bytes | None) -> None:
+        waiter = self._waiter
+        if data != GO_ON or waiter is None or self.error is not None:
+            super().deliver(data, block)
+            return
+        self._go_on = True
+        waiter.wake_now()  # the requester waits for what the handler sends next
+
     async def send(self, packet: bytes) -> None:
         """Send a packet and wait until the reader has taken it."""
-        most = self._nc.max_payload
-        if len(packet) > most:
+        most, size = self._nc.max_payload, len(packet)
+        if size > most:
             raise LocalProtocolError(
-                f"The element makes a packet of {len(packet):,} bytes, and the server takes {most:,}.",
+                f"The element makes a packet of {size:,} bytes, and the server takes {most:,}.",
                 remedy="Send smaller elements; a requester with a window takes larger ones in pieces.",
             )
-        self._open()
+        if self._inbox is None:
+            self._open()
         if self.error is not None:  # the reader left while the element was made
             raise self.error
         self._go_on = False  # one that came unasked for must not count for this packet
-        if len(packet) < LARGE:
-            self._signal_out(packet)
+        if size < LARGE:
+            try:
+                self._mail.signal(self._to, packet)
+            except PenstockError as error:
+                self.error = self.error or error
+                raise
         else:
             self._publish(packet)
-        seconds = self._options.allowance(len(packet)) + SLACK
-        until = self._loop.time() + seconds
-        while not self._go_on:
-            if self.error is not None:
-                raise self.error
-            if not await self._pause(until) and not self._go_on and self.error is None:
-                raise self._late(seconds)
+        seconds = self._options.allowance(size) + SLACK
+        self.deadline = until = self._loop.time() + seconds
+        if until < self._mail.rings:
+            self._mail.wind(until)
+        self._waiter = waiter = Waiter(self._loop)
+        try:
+            if self.error is None:  # it could not be written
+                await waiter
+        finally:
+            self.deadline, self._waiter = math.inf, None
+        if not self._go_on:  # it was an error that woke us, or the clock
+            raise self.error or self._late(seconds)
 
     async def close(self, packet: bytes, *, wait: bool) -> None:
         self._publish(packet)

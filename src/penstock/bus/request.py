@@ -160,6 +160,8 @@ def _trusted(given: dict[str, Any]) -> Request | None:
 
 def encode_element(value: object) -> bytes:
     """Give the bytes of an element: bytes as they are, anything else as JSON."""
+    if type(value) is bytes:
+        return value
     return bytes(value) if isinstance(value, bytes | bytearray | memoryview) else go_json(value)
 
 

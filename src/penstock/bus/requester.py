@@ -28,6 +28,7 @@ from penstock.bus.wire import (
     Type,
     decode_response,
 )
+from penstock.connection.waiter import Waiter
 from penstock.errors import (
     DeadlineError,
     HandlerError,
@@ -46,9 +47,11 @@ log = logging.getLogger("penstock.bus")
 MOST_PLAIN = 16  # stop-and-wait has three packets under way at most; more is a handler that does not wait
 CREDIT_EVERY = 1.0  # seconds after which room is given back even if little was taken
 ASK_AGAIN = 0.5  # seconds before a lost unit is asked for once more
-_RESPONSE, _ELEMENT, _INBOX = int(Type.RESPONSE), int(Type.ELEMENT), int(Type.INBOX)
+_RESPONSE, _INBOX = int(Type.RESPONSE), int(Type.INBOX)
 _IN_SECTION = (State.ARRAY, State.MAP)
+_PLAIN_ELEMENT = bytes((Type.ELEMENT,))
 _SIGNALS = [bytes((kind,)) for kind in range(RESEND + 1)]
+_GO_ON = _SIGNALS[Misc.GO_ON]
 
 
 @functools.lru_cache(maxsize=256)
@@ -72,9 +75,13 @@ class Section:
         return self
 
     async def __anext__(self) -> Element:
-        if self._reply._current is not self or await self._reply._peek() is not self._first:
+        reply = self._reply
+        if reply._current is not self:
             raise StopAsyncIteration
-        return self._reply._take()
+        first = reply._section if reply._head is not None else await reply._peek()
+        if first is not self._first or reply._current is not self:
+            raise StopAsyncIteration
+        return reply._take()
 
 
 class Reply(Conversation):
@@ -172,7 +179,21 @@ class Reply(Conversation):
         """Take a message from the handler, or the server's word that there is none."""
         if self._done:
             return
-        decoder = self._decoder
+        decoder, waiter = self._decoder, self._waiter
+        # A reader that waits takes the element now: the handler is told before the reader has its turn.
+        if (
+            waiter is not None
+            and not waiter.done()
+            and self._inbox is not None
+            and self._window is None
+            and not self._units
+            and self._head is None
+            and data[:1] == _PLAIN_ELEMENT
+            and decoder is not None
+            and decoder.state in _IN_SECTION
+        ):
+            self._hand_on(waiter, data)
+            return
         if decoder is None:  # the first packet
             if data and data[0] == _RESPONSE:
                 try:
@@ -209,16 +230,25 @@ class Reply(Conversation):
                 self._units.append(data)
                 if len(self._units) > MOST_PLAIN:
                     raise RemoteProtocolError(f"{self._target} sends without waiting for the signal to go on.")
-                # A reader that waits takes the element now: the handler need not wait until it has its turn.
-                waited = empty and self._waiter is not None and not self._waiter.done()
-                if waited and data[0] == _ELEMENT and decoder.state in _IN_SECTION:
-                    self._gone_on = True
-                    self._say(Misc.GO_ON)
         except PenstockError as error:
             self.fail(error)
         if empty and not self._done:
             self._rearm()
         self._wake()
+
+    def _hand_on(self, waiter: Waiter, data: bytes) -> None:
+        """Let the handler go on, and run the reader that waits for this element."""
+        assert self._inbox is not None
+        try:
+            self._mail.signal(self._inbox, _GO_ON)
+        except PenstockError as error:
+            self.fail(error)
+            return
+        self._units.append(data)
+        self._gone_on = True
+        waiter.wake_now()
+        if self._units and not self._done:  # it has its turn later: until then its clock runs
+            self._rearm()
 
     def _refuse_empty(self, block: bytes | None) -> None:
         if block is not None and decode_status(block)[0] == 503:
@@ -261,7 +291,14 @@ class Reply(Conversation):
                 await nc.written()
             while self.response is None and not self._units and self._inbox is None:
                 self._raise_failure()
-                await self._arrival()
+                waiter = self._begin_waiting()
+                try:
+                    await waiter
+                except asyncio.CancelledError:
+                    self._leave()
+                    raise
+                finally:
+                    self._waiter = None
 
     async def _peek(self) -> First | None:
         """Give the section of the next element, which is the head then; None at the end."""
@@ -276,7 +313,14 @@ class Reply(Conversation):
                 self._raise_failure()
                 return None
             else:
-                await self._arrival()
+                waiter = self._begin_waiting()
+                try:
+                    await waiter
+                except asyncio.CancelledError:
+                    self._leave()
+                    raise
+                finally:
+                    self._waiter = None
         return self._section
 
     def _read(self, unit: bytes) -> None:
@@ -350,18 +394,12 @@ class Reply(Conversation):
             self._say(Misc.GO_ON)
             self._credited, self._credited_bytes, self._credited_at = 0, 0, self._loop.time()
 
-    async def _arrival(self) -> None:
-        """Wait until something arrives or the reply ends; the clock sees to it that one of them happens."""
+    def _begin_waiting(self) -> Waiter:
+        """Give what is woken when something arrives or the reply ends; the clock sees to it that one of them does."""
         if self._waiter is not None:
             raise InputError("Two readers read one reply.", remedy="Read it from one task.")
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        except asyncio.CancelledError:
-            self._leave()
-            raise
-        finally:
-            self._waiter = None
+        self._waiter = waiter = Waiter(self._loop)
+        return waiter
 
     # -- the clock, and the end ---------------------------------------------------------------------------------------
 
@@ -371,8 +409,9 @@ class Reply(Conversation):
             return
         size = size or self._head_size or (len(self._units[0]) if self._units else 0)
         self._clock_size = size
-        self.deadline = self._loop.time() + (self._options.allowance(size) if size else self._timeout)
-        self._mail.wind(self.deadline)
+        self.deadline = deadline = self._loop.time() + (self._options.allowance(size) if size else self._timeout)
+        if deadline < self._mail.rings:
+            self._mail.wind(deadline)
 
     def expire(self) -> None:
         """End the reply: the reader, or the handler, took too long."""

@@ -88,6 +88,7 @@ class State(Enum):
 
 # Plain numbers, for what is done for each packet.
 _RESPONSE, _CLOSE, _ELEMENT, _INBOX = map(int, (Type.RESPONSE, Type.CLOSE, Type.ELEMENT, Type.INBOX))
+_ARRAY = State.ARRAY
 _SECTIONS = {Type.MAP: State.MAP, Type.ARRAY: State.ARRAY, Type.OBJECT: State.OBJECT}
 # Which packet may come when, and the state after it. What is not here is refused; unknown types are skipped.
 ORDER: dict[State, dict[Type, State]] = {
@@ -184,6 +185,8 @@ def encode_section(kind: str, type: str, path: Sequence[str] = ()) -> bytes:
 
 def encode_element_packet(data: bytes, name: str | None = None, section: bytes | None = None) -> bytes:
     """Write an Elem packet, with a name in a map; the first one of a section has the beginning of the section."""
+    if name is None and section is None:
+        return b"\x05" + data
     return b"".join((section or b"\x05", b"" if name is None else _text("The name of the element", name), data))
 
 
@@ -217,6 +220,8 @@ class ReplyDecoder:
             raise RemoteProtocolError("The handler sent an empty packet.", place=0)
         number = packet[0]
         state = self.state
+        if number == _ELEMENT and state is _ARRAY:  # what comes most, and changes nothing
+            return Element(packet[1:])
         if number > _INBOX:
             if state in (State.START, State.DONE):
                 raise RemoteProtocolError(

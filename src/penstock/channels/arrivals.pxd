@@ -8,8 +8,8 @@ cdef class RequestQueue:
     cdef Py_ssize_t _most
     cdef object _items
     cdef Py_ssize_t _size
-    cdef object _arrived
-    cdef bint _told
+    cdef object _soon
+    cdef object _waiter
     cdef object _room
 
     cpdef object put(self, object handle, bytes reply, bytes content)

@@ -20,6 +20,8 @@ try:
 except ModuleNotFoundError:
     from penstock.wire import _shadow as cython
 
+from penstock.connection.waiter import Waiter
+
 __all__ = ["COMPILED", "RESERVED", "AckEntry", "ArrivingAcks", "RequestQueue", "sequence_in"]
 
 COMPILED: bool = bool(cython.compiled)
@@ -38,12 +40,13 @@ class RequestQueue:
     wait.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, soon: Callable[[Callable[[], None]], object]) -> None:
+        """Begin; `soon` calls what lets whoever takes go on, when nothing more arrives at the moment."""
         self._most = most
+        self._soon = soon
         self._items: deque[Item] = deque()
         self._size = 0
-        self._arrived = asyncio.Event()
-        self._told = False  # whether whoever takes knows that there is something
+        self._waiter: Waiter | None = None  # of whoever takes
         self._room = asyncio.Event()
         self._room.set()
 
@@ -66,17 +69,16 @@ class RequestQueue:
         """Add a request of our own, for which there is always room."""
         self._items.append((handle, reply, content))
         self._size += len(content) + _REQUEST_BYTES
-        if not self._told:
-            self._told = True
-            self._arrived.set()
+        if self._waiter is not None:
+            self._soon(self._waiter.wake_now)
+            self._waiter = None
         return 0
 
     async def arrival(self) -> None:
         """Wait until there is a request."""
         while not self._items:
-            self._told = False
-            self._arrived.clear()
-            await self._arrived.wait()
+            self._waiter = waiter = Waiter(asyncio.get_running_loop())
+            await waiter
 
     def take(self) -> Item:
         """Take the first request."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,6 +22,7 @@ __all__ = ["Disk"]
 
 _BRIEF = 0.0005  # seconds
 _AGAIN = 3  # looks at a folder whose blocks go while we look
+_HELD = 64  # blocks that are kept open
 _DESCRIPTION = ("meta.inf", "meta.sum")
 
 
@@ -31,6 +33,7 @@ class Disk:
         self._streams = Path(folder) / "jetstream" / account / "streams"
         self._newest: dict[str, tuple[int, int]] = {}  # of each stream the newest block that was synced, and its size
         self._took = 0.0  # seconds, as it was lately
+        self._held: dict[str, tuple[int, tuple[int, int]]] = {}  # newest blocks, open, and which files they are
         self._threads = ThreadPoolExecutor(4, "penstock-disk")
 
     async def sync(self, stream: str, *, grown: bool = True) -> None:
@@ -40,23 +43,48 @@ class Disk:
         to come back to it takes nearly as long. A disk that becomes slow holds us up once, as it does the server.
         """
         if self._took < _BRIEF:
-            self._sync(stream, grown)
-        else:
-            await asyncio.get_running_loop().run_in_executor(self._threads, self._sync, stream, grown)
+            self._sync(stream, grown, self._sync_held)
+        else:  # which opens each file for itself: what is kept open belongs to this thread
+            await asyncio.get_running_loop().run_in_executor(self._threads, self._sync, stream, grown, _sync_path)
 
     def forget(self, stream: str) -> None:
         """Forget a stream: another one may come in its place."""
-        self._newest.pop(stream, None)
+        known, _ = self._newest.pop(stream, (0, 0))
+        self._let_go(f"{self._streams}/{stream}/msgs/{known}.blk")
 
     def close(self) -> None:
         """End the threads, when nothing more is to be synced; what they are about is finished."""
         self._threads.shutdown(wait=False)
+        for path in list(self._held):
+            self._let_go(path)
 
-    def _sync(self, stream: str, grown: bool) -> None:
+    def _let_go(self, path: str) -> None:
+        if (held := self._held.pop(path, None)) is not None:
+            os.close(held[0])
+
+    def _sync_held(self, path: str) -> int:
+        """Sync a block that is kept open, and give its size before that; it is opened anew if another is in its place.
+
+        What is synced is the content, and of the description what it takes to read it: the size, not the times.
+        """
+        found = os.stat(path)
+        which = found.st_dev, found.st_ino  # no other file has this while we have it open
+        opened, known = self._held.get(path, (-1, None))
+        if known != which:
+            self._let_go(path)
+            if len(self._held) >= _HELD:
+                self._let_go(next(iter(self._held)))
+            opened = os.open(path, os.O_RDONLY)
+            found = os.fstat(opened)
+            self._held[path] = opened, (found.st_dev, found.st_ino)
+        getattr(os, "fdatasync", os.fsync)(opened)  # which not every system has
+        return found.st_size
+
+    def _sync(self, stream: str, grown: bool, sync_block: Callable[[str], int]) -> None:
         folder, began = f"{self._streams}/{stream}/msgs", time.perf_counter()
         known, before = self._newest.get(stream, (0, 0))
         try:
-            newest, size = self._sync_newest(folder, known, before) or self._sync_all(folder, known)
+            newest, size = self._sync_newest(folder, known, before, sync_block) or self._sync_all(folder, known)
         except FileNotFoundError as error:
             raise InputError(
                 f"{error.filename} is not there: what stream {stream} stored cannot be synced to disk.",
@@ -72,15 +100,19 @@ class Disk:
                 f"The server stored messages of stream {stream}, and its newest file in {folder} has not grown.",
                 remedy="Is this the store of the server that the gateway uses, and persist_mode of the stream default?",
             )
+        if newest != known and sync_block == self._sync_held:
+            self._let_go(f"{folder}/{known}.blk")
         self._newest[stream] = newest, size
         self._took += 0.2 * (time.perf_counter() - began - self._took)
 
-    def _sync_newest(self, folder: str, known: int, before: int) -> tuple[int, int] | None:
+    def _sync_newest(
+        self, folder: str, known: int, before: int, sync_block: Callable[[str], int]
+    ) -> tuple[int, int] | None:
         """Sync the block that was the newest, if all that came since is in it; blocks are numbered one by one."""
         if not known or os.path.exists(f"{folder}/{known + 1}.blk"):
             return None
         try:
-            size = _sync_path(f"{folder}/{known}.blk")
+            size = sync_block(f"{folder}/{known}.blk")
         except FileNotFoundError:
             return None
         return (known, size) if size > before else None

@@ -76,7 +76,7 @@ class Service:
         self._acks = ArrivingAcks(self._settled, self._other_ack)
         self.ack_inbox = ""
         self.numbers = itertools.count(1)  # for subscriptions and groups
-        self.queue = RequestQueue(_QUEUE_BYTES)
+        self.queue = RequestQueue(_QUEUE_BYTES, front.after_reading)
         self._taps: list[TapSubscription] = []
         self._loop = asyncio.get_running_loop()
 

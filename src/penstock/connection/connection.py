@@ -116,6 +116,7 @@ class Connection(PublishingConnection):
         lend: bool = False,
         on_end: Callable[[PenstockError], None] | None = None,
         quiet: bool = False,
+        guard: bool = True,
     ) -> Subscription:
         """Subscribe with a handler that is called as each message is read: subject, reply, payload, header block.
 
@@ -124,6 +125,7 @@ class Connection(PublishingConnection):
         handler is done: what is to be kept must be copied. `on_end` is called with the reason when no message will
         come any more and nobody here asked for that: the server denies the subscription, or the connection is closed.
         If a `quiet` subscription is denied, only its caller is told: it was a try, and no error of the connection.
+        Without `guard` the handler sees to it itself that it does not raise, and saves a call a message.
         """
 
         def guarded(name: bytes, reply: bytes, payload: Any, block: bytes | None) -> Any:
@@ -138,7 +140,15 @@ class Connection(PublishingConnection):
                 return None
 
         self._check_subscribable()
-        return self.subscribed(subject, queue, tap=guarded, lend=lend, on_end=on_end, quiet=quiet)
+        return self.subscribed(subject, queue, tap=guarded if guard else handler, lend=lend, on_end=on_end, quiet=quiet)
+
+    def after_reading(self, call: Callable[[], None]) -> None:
+        """Have something called when all that was received at once is handed out; in the next turn if nothing is."""
+        wire = self._lifeline.wire
+        if wire is not None and wire.reading:
+            wire.after.append(call)
+        else:
+            self._loop.call_soon(call)
 
     def _check_subscribable(self) -> None:
         self.check_open()

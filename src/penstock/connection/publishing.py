@@ -97,13 +97,15 @@ class PublishingConnection(BaseConnection):
 
     def send_now(self, subject: bytes, payload: bytes) -> None:
         """Publish as `send_checked` does, and write it at once: the other side can do nothing before it has it."""
-        self._scheduled, scheduled = True, self._scheduled
-        try:
+        wire = self._lifeline.wire
+        if wire is None or not self._writes or len(payload) > self._most:
             self.send_checked(subject, payload)
-        finally:
-            self._scheduled = scheduled
-        if self._writes:
-            self._write_out()
+            return
+        outbox = self._outbox
+        outbox.publish(subject, b"", None, payload)
+        if self._posted:
+            self._posted.clear()
+        wire.write(outbox.take())
 
     def post(self, frames: bytes) -> bool:
         """Send ready frames, many in one piece; False, and nothing is sent or kept, while there is no connection."""

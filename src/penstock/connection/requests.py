@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from penstock.connection.messages import HeaderValues, Payload
+from penstock.connection.waiter import Waiter
 from penstock.errors import DeadlineError, DeniedError, DisconnectedError, NoRespondersError, PenstockError
 
 if TYPE_CHECKING:
@@ -44,7 +45,12 @@ class _Waiting:
     __slots__ = ("due", "future", "hear", "subjects", "timeout")
 
     def __init__(
-        self, subjects: Collection[str], future: asyncio.Future[Any], due: float, timeout: float, hear: Hear | None
+        self,
+        subjects: Collection[str],
+        future: asyncio.Future[Any] | Waiter,
+        due: float,
+        timeout: float,
+        hear: Hear | None,
     ) -> None:
         self.subjects, self.future, self.due, self.timeout, self.hear = subjects, future, due, timeout, hear
 
@@ -87,7 +93,7 @@ class Requests:
         self,
         key: bytes,
         subjects: Collection[str],
-        future: asyncio.Future[Any],
+        future: asyncio.Future[Any] | Waiter,
         timeout: float | None,
         hear: Hear | None = None,
     ) -> None:
@@ -121,7 +127,7 @@ class Requests:
                 "There is no connection now.", remedy="It is being made again.", urls=self._connection.options.urls
             )
         self._connection.push()  # it is in one piece already, and somebody waits for the answers
-        future: asyncio.Future[None] = self._loop.create_future()
+        future = Waiter(self._loop)
         self._await(key, subjects, future, timeout, hear)
         broken = self._connection.broken
 
@@ -155,9 +161,11 @@ class Requests:
             return  # it came too late, or is a second answer
         if waiting.hear is not None:
             if waiting.hear(payload, block):
-                waiting.future.set_result(None)
+                assert isinstance(waiting.future, Waiter)
+                waiting.future.wake_now()  # who asked has waited for nothing else
             return
         del self._waiting[subject]
+        assert isinstance(waiting.future, asyncio.Future)
         if block is not None and not payload and block.startswith(_NOBODY):
             waiting.future.set_exception(
                 NoRespondersError(

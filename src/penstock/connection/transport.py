@@ -21,7 +21,7 @@ from penstock.connection.tasks import end
 from penstock.credentials import tls_reason
 from penstock.errors import InputError, LinkError, PenstockError, RemoteProtocolError, TlsError
 from penstock.wire import protocol
-from penstock.wire.dispatch import Taker, hand_out
+from penstock.wire.dispatch import Reading, Taker, hand_out
 from penstock.wire.session import Notice, Session, State, unreachable
 
 __all__ = ["Transport", "Wire", "open_wire", "plain_reason"]
@@ -39,6 +39,7 @@ UNSENT_HIGH, UNSENT_LOW = (
     1024 * 1024,
     256 * 1024,
 )  # bytes in the socket's own queue at which a writer waits, and goes on
+_OPEN, _CLOSED = State.OPEN, State.CLOSED
 
 
 class Transport(Protocol):
@@ -69,7 +70,7 @@ class Transport(Protocol):
         """Tell something of the socket, such as its `ssl_object`."""
 
 
-class Wire(asyncio.BufferedProtocol):
+class Wire(Reading, asyncio.BufferedProtocol):
     """One connection to one server. The callbacks are called by the event loop and must not raise."""
 
     def __init__(
@@ -80,27 +81,18 @@ class Wire(asyncio.BufferedProtocol):
         notify: Callable[[Notice | PenstockError], None],
         ahead: Ahead,
     ) -> None:
-        self.session = session
-        self.messages = 0
-        """How many messages were handed out."""
-        self.bytes = 0
-        """How many bytes they had, lines and headers included."""
+        super().__init__(protocol.Parser(), session, _OPEN, takers, borrowers)
         self.on_lost: Callable[[LinkError | RemoteProtocolError], None] | None = None
         """Called once, when a connection that stood is gone."""
-        self._takers, self._borrowers, self._notify = takers, borrowers, notify
-        self._parser = protocol.Parser()
+        self._notify = notify
         self._transport: Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._step: asyncio.Future[Notice] = self._loop.create_future()  # the next thing that an opening waits for
         self._ahead = ahead
-        self._backlog: Backlog | None = None  # what was received ahead, if anything was
-        self._scheduled = False  # whether a part of it is read in a moment
+        self._scheduled = False  # whether a part of what was received ahead is read in a moment
         self._filled = False  # whether there was more to receive
-        self._asked = 0  # bytes that there was room for
-        self._streak = 0  # bytes that came without a pause
         self._busy_at = -BUSY_SECONDS  # when much had come without a pause
         self._read_at = 0.0  # when we had read last
-        self._held: asyncio.Task[None] | None = None
         self._resting = False  # held up for others' turn only
         self.cut_off = False
         """Whether the server hung up, and said nothing, while much was on its way: so it gives up a slow reader."""
@@ -119,28 +111,42 @@ class Wire(asyncio.BufferedProtocol):
         self._transport = transport
         transport.set_write_buffer_limits(high=UNSENT_HIGH, low=UNSENT_LOW)
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        """Give room to receive into."""
+    def make_room(self) -> memoryview:
+        """Give room to receive into if there is something to consider."""
         if self._backlog is not None:
-            return self._backlog.room
+            waiting: memoryview = self._backlog.room
+            return waiting
         parser = self._parser
         most = READ
         if parser.missing > READ:
             # Of a large message its rest and no more: what follows would have to be moved to the front with it.
             rest = parser.missing - (parser.end - parser.start)
             most = rest if rest < READ + READ // 2 else READ
-        room = parser.space()[:most]
+        room: memoryview = parser.space()[:most]
+        if parser.end == 0:
+            self._viewed, self._view = parser.buffer, room
         self._asked = len(room)
         return room
 
-    def buffer_updated(self, nbytes: int) -> None:
-        """Read what was received."""
+    def read_closely(self, nbytes: int) -> None:
+        """Read what was received if it may be anything."""
         if self._backlog is not None:
             self._receive_ahead(self._backlog, nbytes)
             return
         self._parser.received(nbytes)
         if self._held is None:
             self._read()
+        self.notice(nbytes)
+
+    def read_on(self, wait: Awaitable[None] | None) -> None:
+        """Wait, if there is something to wait for, and read what follows the messages."""
+        if wait is not None:
+            self._hold(wait)
+        else:
+            self._read()
+
+    def notice(self, nbytes: int) -> None:
+        """Notice how much came at once."""
         if nbytes == self._asked:
             self._streak += nbytes
         else:
@@ -202,10 +208,9 @@ class Wire(asyncio.BufferedProtocol):
         parser, session = self._parser, self.session
         events = 0
         try:
-            while parser.start < parser.end and session.state is not State.CLOSED:
+            while (start := parser.start) < parser.end and (state := session.state) is not _CLOSED:
                 # Who has not let us in yet, perhaps without TLS, has no messages for anybody.
-                if session.state is State.OPEN:
-                    start = parser.start
+                if state is _OPEN:
                     place, count, wait = hand_out(parser.buffer, start, parser.end, self._takers, self._borrowers)
                     if count:
                         self.messages += count
@@ -213,6 +218,8 @@ class Wire(asyncio.BufferedProtocol):
                         parser.take(place)
                         if wait is not None:
                             self._hold(wait)
+                            break
+                        if place == parser.end:
                             break
                 if events == MOST_EVENTS:
                     self._resting = True
@@ -222,7 +229,7 @@ class Wire(asyncio.BufferedProtocol):
                 event = parser.next_event()
                 if event is None:
                     break
-                if isinstance(event, protocol.Message) and session.state is State.OPEN:
+                if isinstance(event, protocol.Message) and session.state is _OPEN:
                     if (wait := self._hand_over(event)) is not None:
                         self._hold(wait)
                         break

@@ -15,6 +15,24 @@ cdef Py_ssize_t _MAX_LINE, _LARGEST, _ROOM, _ROOMY
 cpdef tuple hand_out(bytearray buffer, Py_ssize_t start, Py_ssize_t end, dict takers, dict borrowers)
 
 
+cdef class Reading:
+    cdef public object session
+    cdef public long long messages
+    cdef public long long bytes
+    cdef public object _parser, _opened, _held, _backlog, _ahead, _view, _viewed
+    cdef public dict _takers, _borrowers
+    cdef public Py_ssize_t _asked, _streak
+    cdef public bint reading
+    cdef public list after
+
+    @cython.locals(parser=object)
+    cpdef object get_buffer(self, Py_ssize_t sizehint)
+    @cython.locals(
+        parser=object, start=Py_ssize_t, end=Py_ssize_t, place=Py_ssize_t, count=Py_ssize_t, wait=object, calls=list
+    )
+    cpdef object buffer_updated(self, Py_ssize_t nbytes)
+
+
 cdef class Outbox:
     cdef Bytes out
     cdef public dict subjects

@@ -27,7 +27,7 @@ if cython.compiled:
 else:
     from penstock.wire.buffers import Bytes
 
-__all__ = ["COMPILED", "Outbox", "Taker", "hand_out"]
+__all__ = ["COMPILED", "Outbox", "Reading", "Taker", "hand_out"]
 
 COMPILED: bool = bool(cython.compiled)
 
@@ -146,6 +146,86 @@ def hand_out(
         if wait is not None:
             return place, count, wait
     return place, count, None
+
+
+class Reading:
+    """The reading half of a wire while all that comes is whole messages, which is nearly always; `Wire` has the rest.
+
+    asyncio calls `get_buffer` and `buffer_updated` for each piece that is received.
+    """
+
+    def __init__(self, parser: Any, session: Any, opened: Any, takers: dict[int, Taker], borrowers: dict[int, Taker]):
+        self.session = session
+        self.messages = 0
+        """How many messages were handed out."""
+        self.bytes = 0
+        """How many bytes they had, lines and headers included."""
+        self._parser, self._opened = parser, opened  # `opened` is the session's state while there may be messages
+        self._takers, self._borrowers = takers, borrowers
+        self._held: Any = None  # what the reading waits for
+        self._backlog: Any = None  # what was received ahead, if anything was
+        self._ahead: Any = None  # whether that is wanted
+        self._view: Any = memoryview(b"")  # room at the start of a buffer
+        self._viewed: Any = None  # that buffer
+        self._asked = 0  # bytes that there was room for
+        self._streak = 0  # bytes that came without a pause
+        self.reading = False
+        """Whether messages of what was received are being handed out."""
+        self.after: list[Callable[[], None]] = []
+        """What is called when they all were."""
+
+    def get_buffer(self, sizehint: int) -> Any:
+        """Give room to receive into."""
+        parser = self._parser
+        if self._backlog is None and parser.buffer is self._viewed and parser.start == parser.end:
+            parser.begin()  # most often nothing is left over, and the room is the same as before
+            self._asked = len(self._view)
+            return self._view
+        return self.make_room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Read what was received."""
+        if self._backlog is not None or self._held is not None or self.session.state is not self._opened:
+            self.read_closely(nbytes)
+            return
+        parser = self._parser
+        start = parser.start
+        end = parser.end + nbytes
+        parser.end = end
+        self.reading = True
+        try:
+            place, count, wait = hand_out(parser.buffer, start, end, self._takers, self._borrowers)
+        finally:
+            self.reading = False
+        if count > 0:
+            self.messages += count
+            self.bytes += place - start
+            parser.take(place)
+        if wait is not None or place != end:
+            self.read_on(wait)
+        if nbytes == self._asked or self._streak > 0 or self._ahead:
+            self.notice(nbytes)
+        if self.after:
+            calls = self.after
+            self.after = []
+            for call in calls:
+                call()
+
+    def make_room(self) -> Any:
+        """Give room to receive into if there is something to consider."""
+        raise NotImplementedError
+
+    def read_closely(self, nbytes: int) -> None:
+        """Read what was received if it may be anything."""
+        raise NotImplementedError
+
+    def read_on(self, wait: Any) -> None:
+        """Wait, if there is something to wait for, and read what follows the messages."""
+        raise NotImplementedError
+
+    def notice(self, nbytes: int) -> None:
+        """Notice how much came at once."""
+        raise NotImplementedError
 
 
 class Outbox:

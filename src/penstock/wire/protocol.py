@@ -286,8 +286,7 @@ class Parser:
     def space(self) -> memoryview:
         """Give room to receive into; say with `received` how much of it was filled."""
         if self.start == self.end:
-            self.taken += self.start
-            self.start = self.end = 0
+            self.begin()
         size = len(self.buffer)
         # Moving a rest of a few kilobytes is cheap; receiving into the last few bytes of the buffer is not.
         if size - self.end < size // 4 and self.start > 0:
@@ -299,6 +298,11 @@ class Parser:
         if self.end == size:
             self.resize(min(2 * size, self.limit))
         return memoryview(self.buffer)[self.end :]
+
+    def begin(self) -> None:
+        """Begin at the start of the buffer again, as everything in it was taken."""
+        self.taken += self.start
+        self.start = self.end = 0
 
     def resize(self, size: int) -> None:
         """Go on with a buffer of another size; what waits in it must fit."""

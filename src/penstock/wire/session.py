@@ -121,6 +121,8 @@ class Session:
 
     def take(self) -> bytes:
         """Give what waits to be sent, and forget it."""
+        if not self._outgoing:
+            return b""
         found = bytes(self._outgoing)
         self._outgoing.clear()
         self._pongs = 0

@@ -170,7 +170,8 @@ def _module_page(module: Any, names: Sequence[str], homes: dict[tuple[str, str],
 
 def clean_paragraph(text: str | None) -> str:
     """Give the first paragraph of a docstring as prose: double ticks and marks of other tools do not occur."""
-    return " ".join((text or "").split("\n\n")[0].split())
+    paragraph = " ".join((text or "").split("\n\n")[0].split())
+    return f"{paragraph[:-2]}." if paragraph.endswith("::") else paragraph
 
 
 def _code(text: str) -> str:

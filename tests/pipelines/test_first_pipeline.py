@@ -63,7 +63,7 @@ def type_all(lines: list[str], env: dict[str, str], folder: Path) -> list[str]:
     said = []
     for line in lines:
         done = subprocess.run(
-            ["bash", "-c", line], cwd=folder, env=env, capture_output=True, text=True, timeout=400, check=False
+            ["bash", "-c", line], cwd=folder, env=env, capture_output=True, text=True, timeout=900, check=False
         )
         assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
         said.append(done.stdout)

@@ -19,7 +19,7 @@ from tests.pipelines.test_first_pipeline import PENSTOCK, bare, printed, type_al
 from tests.spark.java import ROOT
 
 FOLDER = ROOT / "docs" / "tutorial"
-PATIENCE = 400.0  # seconds for a block
+PATIENCE = 900.0  # seconds for a block, on a machine that has much else to do
 INSTALL = """\
 mkdir penstock-tutorial
 cd penstock-tutorial
@@ -163,7 +163,7 @@ class Reader:
         assert fits(block.text, output), f"the page says\n{block.text}\nbut it was\n" + "\n".join(output)
 
 
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(3000)
 def test_the_tutorial_is_followed_word_by_word(tmp_path: Path):
     """Four steps, one folder, one server: all of it works as it stands, and at the end every alert is there once."""
     steps = [(page.name, block) for page in pages() for block in blocks(page)]

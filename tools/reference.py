@@ -5,25 +5,24 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import functools
-import importlib
-import inspect
-import itertools
-import json
-import re
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import api_pages
 import connection_page
 import guarantees_page
+import metrics_page
 import nats_commands
 import permissions_page
 import typer.main
+from api_pages import clean as _clean
+from api_pages import field_sentences, first_sentence
+from api_pages import table as _table
 
 from penstock import errors, model, options
 from penstock.cli.app import app
@@ -31,13 +30,12 @@ from penstock.cli.app import app
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "reference"
 GUARANTEES = ROOT / "docs" / "why" / "guarantees.md"
-PUBLIC_NAMES = ROOT / "tests" / "golden" / "public_names.json"
 
 
 def pages() -> dict[Path, str]:
     """Give every generated page with its text."""
     return {
-        FOLDER / "api.md": public_names(),
+        **api_pages.pages(),
         FOLDER / "commands.md": commands(),
         FOLDER / "nats-commands.md": nats_commands.page(typer.main.get_command(app)),
         FOLDER / "errors.md": error_tree(),
@@ -48,78 +46,9 @@ def pages() -> dict[Path, str]:
         FOLDER / "spark-sink.md": spark_sink(),
         FOLDER / "console.md": console(),
         FOLDER / "permissions.md": permissions_page.page(),
+        FOLDER / "metrics.md": metrics_page.page(),
         GUARANTEES: guarantees_page.page(GUARANTEES),
     }
-
-
-def _clean(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
-
-
-def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
-
-
-# -- public names -----------------------------------------------------------------------------------------------------
-
-# Pages that say more about all names of a module.
-PAGES_OF = {
-    "penstock.bus": "bus.md",
-    "penstock.channels": "channels.md",
-    "penstock.chunks": "chunks.md",
-    "penstock.connection": "connection.md",
-    "penstock.console": "console.md",
-    "penstock.errors": "errors.md",
-    "penstock.jetstream": "jetstream.md",
-    "penstock.model": "model.md",
-    "penstock.options": "connection.md",
-    "penstock.server": "server.md",
-    "penstock.spark": "spark-source.md",
-    "penstock.system": "server.md",
-    "penstock.wire.bulk": "wire.md",
-}
-
-
-def public_names() -> str:
-    golden = json.loads(PUBLIC_NAMES.read_text())
-    text = [
-        "# Public names",
-        "",
-        "What programs may import: these names, from these places. Every other module and name is Penstock's own and",
-        "may change at any time, also if Python lets you reach it. What is public beside them (commands, options,",
-        "files), and how long an old name stays: [compatibility](../why/compatibility.md).",
-    ]
-    for module, names in golden["public"].items():
-        found = importlib.import_module(module)
-        text += ["", f"## `{module}`", "", first_sentence(found.__doc__)]
-        if module in PAGES_OF:
-            text[-1] += f" More: [{PAGES_OF[module]}]({PAGES_OF[module]})."
-        text += ["", _table(("name", "what it is"), [(f"`{name}`", _meaning(found, name)) for name in names])]
-    old = [(f"`{name}`", f"`{now}`") for name, now in golden["deprecated"].items()]
-    if old:
-        text += ["", "## Old names", "", "They still work, with a DeprecationWarning.", ""]
-        text += [_table(("old name", "now"), old)]
-    return "\n".join(text) + "\n"
-
-
-def _meaning(module: Any, name: str) -> str:
-    """Give the first sentence on a name: its docstring's, or that under its assignment."""
-    value = getattr(module, name)
-    if inspect.isclass(value) or inspect.isroutine(value) or inspect.ismodule(value):
-        return first_sentence(value.__doc__)
-    body = ast.parse(inspect.getsource(module)).body
-    for statement, following in itertools.pairwise(body):
-        target = statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
-        if isinstance(target, ast.Name) and target.id == name and isinstance(following, ast.Expr):
-            return first_sentence(ast.literal_eval(following.value))
-    raise SystemExit(f"{module.__name__}.{name} is public and has no sentence under it")
-
-
-def first_sentence(text: str | None) -> str:
-    """Give the first sentence of a docstring."""
-    paragraph = " ".join((text or "").split("\n\n")[0].split())
-    return _clean(re.split(r"(?<=\.)\s+(?=[A-Z`])", paragraph)[0])
 
 
 # -- commands ---------------------------------------------------------------------------------------------------------
@@ -217,17 +146,6 @@ def error_tree() -> str:
 
 
 # -- values -----------------------------------------------------------------------------------------------------------
-
-
-def field_sentences(kind: type) -> dict[str, str]:
-    """Read the sentence under each field of a class."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
-    assert isinstance(body, ast.ClassDef)
-    sentences = {}
-    for field, following in zip(body.body, body.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(following, ast.Expr):
-            sentences[field.target.id] = _clean(ast.literal_eval(following.value))
-    return sentences
 
 
 def connection() -> str:

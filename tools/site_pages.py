@@ -226,7 +226,7 @@ def readable(text: str) -> str:
         if number in marks:
             if lines and lines[-1].strip():
                 lines.append("")
-            line = f"{line.rstrip()} {{#{marks[number]}}}"
+            line = f"{line.rstrip()} {{#{marks[number].replace('_', chr(92) + '_')}}}"  # else _ would be emphasis
         elif shown[number].startswith("|"):
             line = re.sub(r"`[^`]*`", lambda span: span[0].replace("\\|", "|"), line)
         lines.append(line if bullet else _indented(line, item))

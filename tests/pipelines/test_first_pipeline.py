@@ -13,10 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.contexts import load_options
 from penstock.pipelines import Table
 from tests.live.command import Running, environment
-from tests.pipelines.projects import count
 from tests.screen import shown
 
 SLOW = pytest.mark.timeout(600)
@@ -65,35 +63,11 @@ def type_all(lines: list[str], env: dict[str, str], folder: Path) -> list[str]:
     said = []
     for line in lines:
         done = subprocess.run(
-            ["bash", "-c", line], cwd=folder, env=env, capture_output=True, text=True, timeout=400, check=False
+            ["bash", "-c", line], cwd=folder, env=env, capture_output=True, text=True, timeout=900, check=False
         )
         assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
         said.append(done.stdout)
     return said
-
-
-@SLOW
-def test_the_printed_lines_lead_to_a_pipeline_that_runs(tmp_path: Path):
-    """`pipeline new` in an empty home, then its lines word by word: the alerts are in the stream, each once."""
-    env = bare(tmp_path)
-    made = subprocess.run(
-        [*PENSTOCK, "pipeline", "new", "weblogs"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60
-    )
-    assert made.returncode == 0, made.stderr
-    server, lines = printed(made.stdout)
-    assert len(lines) == 3
-    with typed(server, env, tmp_path) as running:
-        running.wait_for("is running", 60)
-        traffic, ran, status = type_all(lines, env, tmp_path)
-        assert traffic == "1,000 readings are in the stream READINGS.\n"
-        assert "1,000 rows read from NATS" in ran
-        assert "Pipeline weblogs is not running." in status
-        storage = tmp_path / "weblogs" / "storage"
-        rows = Table(storage / "warehouse" / "readings").rows()
-        options = load_options(environ=env)
-        assert count(options, "ALERTS", "alerts.*") == sum(row["value"] > 90 for row in rows) > 0
-        assert running.interrupt() == 0
-    assert not (tmp_path / ".local" / "state" / "penstock" / "server.json").exists()
 
 
 @SLOW

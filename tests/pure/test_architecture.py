@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from typing import get_args
 from xml.etree import ElementTree
 
+import pytest
+
+from penstock.spark.markers import State
 from tests.pure.test_house import ROOT, SOURCE, modules
 
 PAGE = (ROOT / "docs" / "why" / "architecture.md").read_text()
@@ -45,9 +50,20 @@ def test_modules_that_the_picture_names_exist():
     assert not wrong
 
 
-def test_the_picture_needs_nothing_from_elsewhere():
-    """It loads no font, image or style, and is drawn for light and dark pages."""
-    text = PICTURE.read_text()
+@pytest.mark.parametrize("picture", sorted((ROOT / "docs" / "why").glob("*.svg")), ids=lambda picture: picture.stem)
+def test_a_picture_needs_nothing_from_elsewhere(picture: Path):
+    """It loads no font, image or style, is drawn for light and dark pages, and says what it shows."""
+    text = picture.read_text()
     assert re.findall(r"https?://[^\"\s]+", text) == ["http://www.w3.org/2000/svg"]
     assert "@import" not in text
     assert "prefers-color-scheme: dark" in text
+    assert 'aria-labelledby="title what"' in text
+    root = ElementTree.fromstring(text)
+    assert all(root.findtext(f"{{http://www.w3.org/2000/svg}}{name}") for name in ("title", "desc"))
+
+
+def test_the_heads_of_the_sequence_diagram_are_those_of_the_sink():
+    """The picture of exactly-once knows the states that a head can have on its way to done, in their order."""
+    drawn = re.findall(r">head: (\w+) \d", (ROOT / "docs" / "why" / "exactly-once.svg").read_text())
+    assert drawn == ["open", "sealing", "replay", "done"]
+    assert set(drawn) <= set(get_args(State))

@@ -148,3 +148,13 @@ async def test_the_alerts_ask_for_figures_that_there_are():
     scraping = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yaml").read_text())
     assert scraping["rule_files"] == ["alerts.yaml"]
     assert [item["job_name"] for item in scraping["scrape_configs"]] == ["penstock"]
+
+
+async def test_the_page_names_every_figure():
+    """docs/reference/metrics.md has a row for every family of a survey that has seen one of everything."""
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \|", page, re.MULTILINE)
+    served = re.findall(r"^# TYPE (\w+) (\w+)$", exposition(full_survey()).decode(), re.MULTILINE)
+    assert len(served) > 40
+    assert set(served) - set(rows) == set()
+    assert len({name for name, _ in rows}) == len(rows), "each once"

@@ -104,9 +104,25 @@ def test_the_docs_import_public_names_alone():
 
 
 def test_the_page_names_every_public_thing():
-    """docs/reference/api.md has a row for every public name, under the heading of its module."""
+    """docs/reference/api.md has a row for every public name, under the heading of its module, that leads to more."""
     page = (ROOT / "docs" / "reference" / "api.md").read_text()
     sections = {part.split("`", 1)[0]: part for part in page.split("\n## `")[1:]}
     assert set(sections) >= set(PUBLIC)
     for module, names in PUBLIC.items():
-        assert [name for name in names if f"\n| `{name}` | " not in sections[module]] == []
+        assert [name for name in names if f"\n| [`{name}`](api/{module}.md#" not in sections[module]] == []
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_every_public_thing_has_a_signature_with_types(module: str):
+    """A name, and every method of it, has a signature, a type for whatever it takes and gives, and a sentence."""
+    page = (ROOT / "docs" / "reference" / "api" / f"{module}.md").read_text()
+    sections = re.split(r"\n(?=#{2,3} `)", page)[1:]
+    assert [section.split("`")[1] for section in sections if section.startswith("## ")] == PUBLIC[module]
+    for section in sections:
+        if "\nSee [`" in section or "\nA module: " in section:
+            continue
+        found = re.match(r"#+ `[^`]+`\n\n```py\n(.*?)\n```\n\n(\S.*)", section, re.DOTALL)
+        assert found, section
+        untyped = re.findall(r"^    \*{0,2}\w+,$", found[1], re.MULTILINE)
+        assert untyped == [], section
+        assert found[2].rstrip().endswith((".", "|", "`")), section

@@ -1,0 +1,114 @@
+"""Writes docs/reference/metrics.md: every figure that is served for Prometheus, from the code that serves it."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+from api_pages import clean, field_sentences, table
+
+from penstock.chunks import Counts
+from penstock.jetstream import WorkerCounts
+from penstock.metrics import families, programs
+from penstock.metrics.text import Family
+from penstock.survey import Snapshot
+
+Row = tuple[str, str, str]
+_ACCOUNT = {"storage": 0, "memory": 0, "limits": {"max_storage": 0, "max_memory": 0}, "api": {"total": 0, "errors": 0}}
+
+
+def page() -> str:
+    """Give the page."""
+    asked = Snapshot(jetstream=True, account=_ACCOUNT)
+    survey: Any = SimpleNamespace(ears=SimpleNamespace(missed=0))  # all that is asked of it here
+    parts = [
+        ("The survey itself", "", families._survey(asked, survey, 0.0)),
+        ("The account", "Label: `domain`, if there is one.", families._account(asked)),
+        (
+            "Streams",
+            "Labels: `stream_name`, `stream_leader`, `is_stream_leader`, `cluster`; of a copy also `source_name` and "
+            "`source_api`, or `mirror_name` and `mirror_api`.",
+            families._streams(()),
+        ),
+        (
+            "Consumers",
+            "Labels: those of the stream, `consumer_name`, `consumer_leader`, `is_consumer_leader`.",
+            families._consumers(asked, 0.0),
+        ),
+        ("Acks and advisories", "Labels: `stream`, `consumer`.", families._heard({})),
+        ("Channels of NATS Streaming", "Labels: `cluster_id`, `channel`.", families._channels(())),
+        (
+            "Pipelines",
+            "Labels: `pipeline`, `replay`; of a flow also `flow`, of a state `state`.",
+            families._pipelines(()),
+        ),
+        (
+            "What needs attention",
+            "Labels: `kind`, `about`, `severity`, and the names of what it is about.",
+            families._troubles(asked),
+        ),
+    ]
+    text = [
+        "# Metrics",
+        "",
+        "What `penstock metrics serve`, the page `/metrics` of the console and `penstock.metrics.exposition` give, in",
+        "the text format of Prometheus. [How to watch NATS with it](../howto/metrics.md).",
+    ]
+    for head, labels, found in parts:
+        text += ["", f"## {head}", "", *([labels, ""] if labels else []), _rows(_told(found))]
+    text += [
+        "",
+        "## Programs of yours",
+        "",
+        "Given by `exposition(programs=...)` and `MetricsServer(options, programs=...)`. Label: `name`, as you gave",
+        "it; of failures also `reason`, of the bus also `queue`.",
+        "",
+        _rows(sorted({*_counted("penstock_chunks", Counts), *_counted("penstock_worker", WorkerCounts)})),
+        "",
+        _rows(_literals()),
+    ]
+    return "\n".join(text) + "\n"
+
+
+def _rows(rows: Iterable[Row]) -> str:
+    return table(("name", "kind", "meaning"), list(rows))
+
+
+def _told(found: Iterable[Family]) -> Iterator[Row]:
+    for family in found:
+        yield f"`{family.name}`", family.kind, f"{clean(family.help)}."
+
+
+def _counted(prefix: str, counts: type) -> Iterator[Row]:
+    """Give the counters of a class of counts; each has a sentence under its field."""
+    sentences = field_sentences(counts)
+    for item in dataclasses.fields(counts):
+        if item.type in (int, "int"):
+            yield f"`{prefix}_{item.name}`", "counter", sentences[item.name]
+
+
+def _literals() -> Iterator[Row]:
+    """Give the figures that are written out in the code of programs: kind, name, and what it is."""
+    for function in (programs._figures, programs._gateway):
+        prefix = "penstock_gateway_" if function is programs._gateway else ""
+        said = {
+            node.targets[0].id: ast.literal_eval(node.value)
+            for node in ast.walk(ast.parse(inspect.getsource(function)))
+            if isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Name)
+            and isinstance(node.value, ast.Constant)
+        }
+        for node in ast.walk(ast.parse(inspect.getsource(function))):
+            if not isinstance(node, ast.Tuple) or not isinstance(node.elts[0], ast.Constant):
+                continue
+            if node.elts[0].value not in ("gauge", "counter"):
+                continue
+            kind, name, meaning = (
+                said[item.id] if isinstance(item, ast.Name) else ast.literal_eval(item) for item in node.elts[:3]
+            )
+            name = name if name.startswith("penstock_") else f"{prefix}{name}"
+            yield f"`{name}`", kind, f"{clean(meaning)}."

@@ -92,6 +92,8 @@ def _kill_node(world: World, step: Step) -> bool:
 
 
 def _start_node(world: World, step: Step) -> None:
+    if world.routes is not None:
+        world.routes.heal()  # a node that hears nobody would not be ready, and nobody would let it hear meanwhile
     world.kept.pop(("hit", step.number)).start()
 
 

@@ -30,7 +30,7 @@ class Part:
     endings: ClassVar[tuple[tuple[str, str, float], ...]] = ()
     """Faults after which it may stop for good: kind, target, seconds. A round of it alone ends with one of them."""
 
-    pace: ClassVar[float] = 2.5
+    pace: ClassVar[float] = 1.8
     """About how many seconds lie between two faults."""
     working: ClassVar[tuple[str, ...]] = ()
     """The clients that get something acknowledged all the time."""

@@ -24,7 +24,7 @@ class Spark(Part):
     kinds = ("spark", "feed")
     aims = Aims(clients=("spark-driver", "feed-spark"), streams=("SIN", "SOUT"), drivers=("spark-driver",))
     working = aims.clients
-    pace = 5.0  # a start of Spark takes its time
+    pace = 3.6  # a start of Spark takes its time
     endings = (
         ("", "", 0.0),
         ("restore store", "", 20.0),

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 from tools.reliability_page import with_run
 
-from tests.faults import checker
+from tests.faults import checker, clock
 from tests.faults.allowed import allowed
 from tests.faults.checker import Evidence, Taken, Window, check_endings, check_made, check_progress, check_stored
 from tests.faults.history import History, Operation, content
+from tests.faults.leaks import Sample, check_growth
+from tests.faults.parts import results_taken
 from tests.faults.plain import Stored
 from tests.faults.rounds import Setting, shrink
 
@@ -76,11 +84,68 @@ def test_a_read_with_a_gap():
         assert [finding.kind for finding in checker.check_reads("read", History(read))] == [checker.GAP]
 
 
+def test_what_was_deleted_one_by_one_may_be_missing_from_a_read():
+    """It may be there or not; nothing else may be missing, and nothing may come twice or be of another range."""
+    taken = [Taken("S", 9.0, above=5, most=6), Taken("S", 9.0, most=3)]
+    read = done(1, start=5, end=9, got=[[5, 6], [7, 9]])
+    assert checker.check_reads("read", History(read), taken) == []
+    for got in ([[5, 6], [8, 9]], [[5, 6], [7, 9], [8, 9]], [[5, 6], [7, 10]], [[7, 9]]):
+        read[0].facts["got"] = got
+        assert [finding.kind for finding in checker.check_reads("read", History(read), taken)] == [checker.GAP]
+
+
+def test_what_grows_is_found():
+    """A life whose files, threads or memory grow is named, with what grows; one that is as it was is not."""
+    flat = [Sample(20, 3, 80.0 + number % 3) for number in range(200)]
+    assert check_growth("p", {"a#1": flat}) == []
+    for grown, word in ((Sample(1, 0, 0.0), "files"), (Sample(0, 1, 0.0), "threads"), (Sample(0, 0, 1.0), "megabytes")):
+        series = [
+            Sample(20 + at * grown.files, 3 + at * grown.threads, 80.0 + at * grown.megabytes) for at in range(200)
+        ]
+        (found,) = check_growth("p", {"a#1": flat, "b#2": series})
+        assert (found.kind, f"b#2: {word}" in found.text, "a#1" in found.text) == (checker.LEAK, True, False)
+
+
+def test_a_clock_that_is_moved(tmp_path: Path):
+    """A process sees its wall clock jump while it runs; its steady clock goes on, and sleeping is as ever."""
+    assert clock.why_not() == "", "tests of the compiled modules need a C compiler, too"
+    program = (
+        "import sys, time\n"
+        "for line in sys.stdin:\n"
+        "    begin = time.monotonic(); time.sleep(0.01)\n"
+        "    print(time.time(), time.monotonic() - begin, flush=True)\n"
+    )
+    file = tmp_path / "clock"
+    command = [sys.executable, "-c", program]
+    env = {**os.environ, **clock.environment(file)}
+    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for ahead in (0, 86_400, -3_600, 0):
+            clock.set_clock(file, ahead)
+            print("look", file=process.stdin, flush=True)
+            seen, lasted = (float(word) for word in process.stdout.readline().split())
+            assert abs(seen - time.time() - ahead) < 60
+            assert 0.01 <= lasted < 60
+        process.stdin.close()
+
+
 def test_results_that_are_missing_or_too_many():
     """Each input has one result."""
     assert check_made("work", "abc", list("cab")) == []
     found = [finding.kind for finding in check_made("work", "abc", list("aabd"))]
     assert found == [checker.REPEATED, checker.LOST, checker.ALIEN]
+
+
+def test_results_that_were_set_back_are_excused_if_that_was_told():
+    """What was stored before, and told of, may be gone; stored later, or without a word, it may not."""
+    stored_before = Operation("a@7", "work-1", 1, 5.0, {"seq": 9}, 5.5, "ok")
+    stored_later = Operation("b@8", "work-1", 1, 11.0, {"seq": 9}, 11.5, "ok")
+    back = [Taken("OUT", until=10.0, above=8)]
+    told = {"t": 10.5, "is": "told", "client": "work-1", "life": 1, "error": "DataLossError", "text": "gone"}
+    assert results_taken(History([stored_before, stored_later], [told]), back) == {"a"}
+    assert results_taken(History([stored_before, stored_later]), back) == set()
+    assert results_taken(History([stored_before], [told]), [Taken("OUT", until=10.0, above=9)]) == set()
 
 
 def test_a_stall_is_one_only_while_nothing_is_done():

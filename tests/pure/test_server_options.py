@@ -200,8 +200,9 @@ def written(index: int = 0, *, token: str | None = "t", routes: Routes | None = 
     return Node(deployment, index)._configuration()
 
 
-def test_the_configuration_of_one_node():
-    """One node has its name, its address, ports that the server chooses, its store, and the token; nothing else."""
+def test_the_configuration_of_one_node(monkeypatch: pytest.MonkeyPatch):
+    """One node has its name, its address, ports that the server chooses, its store with its room, and the token."""
+    monkeypatch.setattr("penstock.server.node.room_for", lambda folder: 5_000_000)
     assert written() == (
         "server_name: n1\n"
         'host: "127.0.0.1"\n'
@@ -212,7 +213,8 @@ def test_the_configuration_of_one_node():
         'log_file: "/run/penstock-x/n1.log"\n'
         "logfile_size_limit: 64MB\n"
         "logfile_max_num: 2\n"
-        'jetstream {\n  store_dir: "/run/penstock-x/store"\n  sync_interval: always\n}\n'
+        'jetstream {\n  store_dir: "/run/penstock-x/store"\n  sync_interval: always\n'
+        "  max_file_store: 5000000\n}\n"
         'authorization { token: "t" }\n'
         "\n"
     )

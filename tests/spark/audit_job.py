@@ -209,6 +209,7 @@ def open_session(name: str, folder: str, master: str = "local[2,4]") -> Any:
         spark__ui__liveUpdate__period="0ms",
         spark__driver__host="127.0.0.1",
         spark__driver__memory="700m",
+        spark__executor__memory="700m",
         spark__local__dir=folder,
         spark__sql__warehouse__dir=folder,
         spark__sql__shuffle__partitions="2",

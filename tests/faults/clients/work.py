@@ -10,6 +10,7 @@ import random
 from typing import Any
 
 from penstock.connection import connect
+from penstock.errors import DataLossError
 from penstock.jetstream import Delivery, Publisher, Worker
 from tests.faults.history import Ledger
 
@@ -27,7 +28,13 @@ async def run(given: dict[str, Any], ledger: Ledger, over: asyncio.Event) -> Non
                 raise RuntimeError("fails before the work, on purpose")
             op = str(delivery.id)
             ledger.note("invoke", f"{op}@{delivery.sequence}")
-            ack = await results.publish(f"{given['into']}.done", delivery.data, id=op)
+            try:
+                ack = await results.publish(f"{given['into']}.done", delivery.data, id=op)
+            except (
+                DataLossError
+            ) as error:  # the results were set back: who keeps them is told, and this one comes again
+                ledger.note("told", error=type(error).__name__, text=str(error))
+                raise
             if given.get("plant") == "twice" and chance.random() < 0.05:
                 await nc.jetstream().publish(f"{given['into']}.done", delivery.data)
             ledger.note("ok", f"{op}@{delivery.sequence}", seq=ack.sequence)

@@ -60,7 +60,7 @@ class Kind:
     @property
     def asks(self) -> bool:
         """Whether it needs nodes that answer."""
-        return self.aims in ("open stream", "ending", "disk") or self.change in ("restored", "moved")
+        return self.aims in ("open stream", "ending", "disk") or self.change in ("restored", "moved", "copied")
 
 
 def _kill(world: World, step: Step) -> bool:

@@ -118,7 +118,7 @@ def run_round(setting: Setting, say: Callable[[str], None] = lambda text: None, 
         if outcome.findings and keep is not None:
             outcome.kept = keep / f"seed-{setting.seed}-{'-'.join(setting.parts)}"
             shutil.rmtree(outcome.kept, ignore_errors=True)
-            ignored = shutil.ignore_patterns("store", "copy", "tmp", "spark*", "java", "checkpoint*")
+            ignored = shutil.ignore_patterns("store", "copy", "tmp", "scratch*", "checkpoint*")
             shutil.copytree(folder, outcome.kept, ignore=ignored)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -42,7 +42,7 @@ class Spark(Part):
         for name in ("SOUT", "SBATCH"):
             self.make_sink(name)
         self.add("feed-spark", "publish", stream="SIN", order="sent", bare=True, place=1, burst=10, pause=0.05)
-        scratch = str(world.folder / "spark")
+        scratch = str(world.folder / "scratch")
         folders = {"checkpoint": str(self.checkpoint), "writes": str(self.writes), "scratch": scratch}
         count = executors(world.seed, world.nodes)
         self.add("spark-driver", "spark", family=True, executors=count, **folders)

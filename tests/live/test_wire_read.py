@@ -214,6 +214,25 @@ def test_retention_that_overtakes_the_read(
     assert found[-1] < 15_000
 
 
+@pytest.mark.parametrize("purged", [False, True])
+def test_a_stream_that_was_set_back_under_the_read(
+    bulk: BulkConnection, unique: Callable[..., str], purged: bool
+) -> None:
+    """A stream that ends before the range which it held a moment ago is told, also if it was trimmed since."""
+    name = unique()
+    make_stream(bulk, name)
+    fill(bulk, name, 100)
+    info = bulk.api(f"STREAM.INFO.{name}")
+    info["state"]["last_seq"] = 200  # as it said before its store was set back to an older copy
+    read = bulk.read(name, 60, 201, batch_rows=41, info=info)
+    found = numbers([next(read)])
+    if purged:
+        bulk.api(f"STREAM.PURGE.{name}")
+    with pytest.raises(DataLossError, match="101"):
+        found.extend(number for batch in read for number in numbers([batch]))
+    assert len(found) == 41
+
+
 def test_a_loss_that_is_allowed_is_told_before_the_batch_behind_it(
     bulk: BulkConnection, unique: Callable[..., str]
 ) -> None:

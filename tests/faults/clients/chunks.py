@@ -12,6 +12,7 @@ import zlib
 from typing import Any
 
 from penstock.chunks import Archive, Assembler, Publisher
+from penstock.cli.running import first
 from penstock.connection import connect
 from penstock.errors import DataLossError, PenstockError
 from tests.faults.history import Ledger
@@ -80,8 +81,8 @@ async def _consume(nc: Any, given: dict[str, Any], ledger: Ledger, over: asyncio
     def got(message_id: str, data: bytes) -> None:
         ledger.note("got", message_id, digest=digest(data))
 
-    async with Archive(nc, "CHUNKS", "stored.data").consume(got, durable="faults", ack_wait=3.0):
-        await over.wait()
+    async with Archive(nc, "CHUNKS", "stored.data").consume(got, durable="faults", ack_wait=3.0) as reading:
+        await first(over.wait(), reading.wait())  # it ends with the error that ends the reading, to be started again
 
 
 ROLES = {"send": _send, "store": _send, "receive": _receive, "consume": _consume}

@@ -24,7 +24,9 @@ from tests.spark.java import set_up_java
 # What Spark itself says, where nothing of ours is among its reasons.
 SPARKS_OWN = {
     "ConcurrentUpdate": r"[Cc]oncurrent update|CONCURRENT|[Mm]ultiple streaming (queries|jobs)|already exists",
-    "WorkerDied": r"exited unexpectedly|connect back|crashed|on purpose|Connection reset|EOFException|Broken pipe",
+    # "Writing job failed" hides the reason: a worker died that was to clean up behind another one.
+    "WorkerDied": r"exited unexpectedly|connect back|crashed|on purpose|Connection reset|EOFException|Broken pipe|"
+    r"Writing job failed",
 }
 
 

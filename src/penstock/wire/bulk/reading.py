@@ -252,19 +252,32 @@ class Reading:
         """Say what the stream lost.
 
         If it still begins before the first skipped sequence, what was skipped had been deleted one by one; if not,
-        retention may have overtaken us.
+        retention may have overtaken us. If it ends before the range that it held, it was set back to an older copy.
         """
         first, last = bounds(info)
         if info.get("created") != self.created:
             # Rows of another stream may have been given already: no loss that may be allowed.
             raise self.options.made_anew(info.get("created"), first, last)
         doubt, self.doubt = self.doubt, 0
-        if doubt and first > doubt:
-            self._lose(doubt, first, last)
+        if doubt and last + 1 < self.columns.end and number(part(info, "config"), "num_replicas", 1) > 1:
+            info = self._look_behind()
+            first, last = bounds(info)
+        if doubt and (first > doubt or last + 1 < self.columns.end):
+            return self._lose(doubt, first, last)
         if first <= self.begun and not self.options.subjects:
-            self._count(info, first, last)
+            self._count(info, first, last, doubt)
+        return None
 
-    def _count(self, info: dict[str, Any], first: int, last: int) -> None:
+    def _look_behind(self) -> dict[str, Any]:
+        """Ask a leader that ends before the range until it has applied all that is stored, or for a while."""
+        patience = self.deadline.within(SETTLE)
+        while True:
+            info = self._info()
+            if bounds(info)[1] + 1 >= self.columns.end or patience.left == 0:
+                return info
+            time.sleep(min(0.1, patience.left))
+
+    def _count(self, info: dict[str, Any], first: int, last: int, doubt: int) -> None:
         """Hold what was skipped against what the stream counts as deleted.
 
         A message whose bytes on the disk are not what their checksum says is passed over by the server without a word,
@@ -278,8 +291,9 @@ class Reading:
                 return self._tell(self.options.not_given(missing - deleted, self.begun, at, first, last))
             time.sleep(min(0.2, patience.left))
             info = self._info()
-            if bounds(info)[0] > self.begun:
-                return None
+            first, last = bounds(info)
+            if first > self.begun:
+                return self._lose(doubt, first, last) if doubt and first > doubt else None
         return None
 
     def _settle(self) -> None:

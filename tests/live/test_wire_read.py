@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from penstock.options import ConnectionOptions
 from penstock.server import Server
 from penstock.wire.arrow import SCHEMA
 from penstock.wire.bulk import BulkConnection, reading
+from tests.live.connecting import free_port
 from tests.live.relay import fill, make_stream, numbers, relayed
 
 
@@ -214,25 +217,6 @@ def test_retention_that_overtakes_the_read(
     assert found[-1] < 15_000
 
 
-@pytest.mark.parametrize("purged", [False, True])
-def test_a_stream_that_was_set_back_under_the_read(
-    bulk: BulkConnection, unique: Callable[..., str], purged: bool
-) -> None:
-    """A stream that ends before the range which it held a moment ago is told, also if it was trimmed since."""
-    name = unique()
-    make_stream(bulk, name)
-    fill(bulk, name, 100)
-    info = bulk.api(f"STREAM.INFO.{name}")
-    info["state"]["last_seq"] = 200  # as it said before its store was set back to an older copy
-    read = bulk.read(name, 60, 201, batch_rows=41, info=info)
-    found = numbers([next(read)])
-    if purged:
-        bulk.api(f"STREAM.PURGE.{name}")
-    with pytest.raises(DataLossError, match="101"):
-        found.extend(number for batch in read for number in numbers([batch]))
-    assert len(found) == 41
-
-
 def test_a_loss_that_is_allowed_is_told_before_the_batch_behind_it(
     bulk: BulkConnection, unique: Callable[..., str]
 ) -> None:
@@ -252,6 +236,31 @@ def test_a_loss_that_is_allowed_is_told_before_the_batch_behind_it(
     ((last, first),) = lost
     assert last < 15_000
     assert first == 15_000
+
+
+@pytest.mark.parametrize(("kinds", "deleted"), [((), 100), (("0", "1", "2"), 0)], ids=["with holes", "by subject"])
+def test_an_older_copy_that_takes_the_place_of_the_stream(tmp_path: Path, kinds: tuple[str, ...], deleted: int) -> None:
+    """A stream that was set back while it is being read is told, also if it counts as many deleted as are missing."""
+    store, copy, name = tmp_path / "store", tmp_path / "copy", "S"
+    with Server(store=store, sync="2m", port=free_port()) as server, BulkConnection(server.url) as bulk:
+        make_stream(bulk, name, storage="file")
+        fill(bulk, name, 1000, kinds=3, size=1000)
+        for sequence in range(2, 2 + deleted):
+            bulk.api(f"STREAM.MSG.DELETE.{name}", {"seq": sequence})
+        shutil.copytree(store, copy)
+        fill(bulk, name, 100, kinds=3, size=1000)
+        filters = [f"{name}.{kind}" for kind in kinds]
+        read = bulk.read(name, 1, 1101, filters, batch_rows=100, window_bytes=20_000)
+        found = numbers([next(read)])
+        server.nodes[0].kill()
+        shutil.rmtree(store)
+        shutil.copytree(copy, store)
+        server.nodes[0].start()
+        with pytest.raises(DataLossError, match=r"ends with sequence 1000 now, and reached 1100") as caught:
+            found.extend(number for batch in read for number in numbers([batch]))
+    assert (caught.value.end, caught.value.last) == (1101, 1000)
+    assert found == [number for number in range(1, found[-1] + 1) if not 2 <= number < 2 + deleted]
+    assert found[-1] <= 1000
 
 
 def test_a_stream_that_is_not_there_or_goes(bulk: BulkConnection, unique: Callable[..., str]) -> None:

@@ -79,6 +79,19 @@ class ReadOptions:
             last=last,
         )
 
+    def set_back(self, at: int, end: int, first: int, last: int) -> DataLossError:
+        """Say that an older copy of the stream has taken its place while the range was being read."""
+        return DataLossError(
+            f"Stream {self.stream} ends with sequence {last} now, and reached {end - 1} when this read began: an older "
+            "copy of it was brought back.",
+            remedy=f"What this read gave, up to sequence {at - 1}, may be of either copy: drop it, and read again.",
+            stream=self.stream,
+            start=self.start,
+            end=end,
+            first=first,
+            last=last,
+        )
+
     def made_anew(self, created: str | None, first: int, last: int) -> DataLossError:
         """Say that another stream has taken the name while the range was being read."""
         return DataLossError(

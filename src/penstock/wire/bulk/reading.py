@@ -193,7 +193,7 @@ class Reading:
 
     def _begin(self) -> None:
         """Look at the stream, hold the range against what it has, and choose the way."""
-        info = self.options.info or self._look()
+        info = self.options.info or self._look(self.options.end)
         self.created = info.get("created")
         first, last = bounds(info)
         start, end = self.options.start, self.options.end if self.options.end is not None else last + 1
@@ -211,16 +211,16 @@ class Reading:
         fitting = len(self.options.subjects) <= (0 if replicated else 1) and self.options.payloads
         self.direct = fitting and end - start <= DIRECT_ROWS and allows_direct(info)
 
-    def _look(self) -> dict[str, Any]:
+    def _look(self, end: int | None) -> dict[str, Any]:
         """Ask how the stream stands.
 
         A replica that was made leader a moment ago may not have applied all that is stored, and names an early end; so
-        one that ends before the range is asked again for a while.
+        one that ends before the end of the range is asked again for a while.
         """
         patience = self.deadline.within(SETTLE)
         while True:
             info = self._info()
-            behind = self.options.end is not None and bounds(info)[1] + 1 < self.options.end
+            behind = end is not None and bounds(info)[1] + 1 < end
             if not behind or number(part(info, "config"), "num_replicas", 1) == 1 or patience.left == 0:
                 return info
             time.sleep(min(0.1, patience.left))
@@ -252,30 +252,17 @@ class Reading:
         """Say what the stream lost.
 
         If it still begins before the first skipped sequence, what was skipped had been deleted one by one; if not,
-        retention may have overtaken us. If it ends before the range that it held, it was set back to an older copy.
+        retention may have overtaken us.
         """
         first, last = bounds(info)
         if info.get("created") != self.created:
             # Rows of another stream may have been given already: no loss that may be allowed.
             raise self.options.made_anew(info.get("created"), first, last)
         doubt, self.doubt = self.doubt, 0
-        if doubt and last + 1 < self.columns.end and number(part(info, "config"), "num_replicas", 1) > 1:
-            info = self._look_behind()
-            first, last = bounds(info)
-        if doubt and (first > doubt or last + 1 < self.columns.end):
-            return self._lose(doubt, first, last)
+        if doubt and first > doubt:
+            self._lose(doubt, first, last)
         if first <= self.begun and not self.options.subjects:
             self._count(info, first, last, doubt)
-        return None
-
-    def _look_behind(self) -> dict[str, Any]:
-        """Ask a leader that ends before the range until it has applied all that is stored, or for a while."""
-        patience = self.deadline.within(SETTLE)
-        while True:
-            info = self._info()
-            if bounds(info)[1] + 1 >= self.columns.end or patience.left == 0:
-                return info
-            time.sleep(min(0.1, patience.left))
 
     def _count(self, info: dict[str, Any], first: int, last: int, doubt: int) -> None:
         """Hold what was skipped against what the stream counts as deleted.
@@ -291,9 +278,8 @@ class Reading:
                 return self._tell(self.options.not_given(missing - deleted, self.begun, at, first, last))
             time.sleep(min(0.2, patience.left))
             info = self._info()
-            first, last = bounds(info)
-            if first > self.begun:
-                return self._lose(doubt, first, last) if doubt and first > doubt else None
+            if (now := bounds(info))[0] > self.begun:
+                return self._lose(doubt, *now) if doubt and now[0] > doubt else None
         return None
 
     def _settle(self) -> None:
@@ -305,7 +291,14 @@ class Reading:
             self._ask_leader()
 
     def _is_exhausted(self, end: int) -> bool:
-        """Ask the stream's leader whether no message of ours is left below the end."""
+        """Ask the stream's leader whether no message of ours is left below the end.
+
+        The stream reached the end of the range when reading began. If it does not any more, it was set back to an older
+        copy, and what is missing was not deleted. This is asked first, so that nothing can come back in between.
+        """
+        first, last = bounds(self._look(end))
+        if last + 1 < end == self.columns.end:
+            raise self.options.set_back(self.columns.next, end, first, last)
         for subject in self.options.subjects or (">",):
             body = direct.question(self.columns.next, subject=subject)
             try:

@@ -57,7 +57,7 @@ def test_leaks_stalls_and_other_bytes_are_found(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.timeout(280)
 def test_a_fence_that_does_not_hold_is_found_and_what_is_not_whole() -> None:
     """Of two drivers the first one wakes up and goes on storing; payloads that are not there, replies that are cut."""
-    steps = tuple(Step(number, 1.0 + number, "second", "sink-1", 0.5) for number in range(3))
+    steps = tuple(Step(number, 1.0 + number, "second", "sink-1", 0.5) for number in range(7))
     plant = "sink-1=unfenced,stored-sender=halves,bus-requester=skips"
-    found = kinds(run_round(Setting(3, 4.0, ("sink", "chunks", "bus"), plant=plant, steps=steps), print))
+    found = kinds(run_round(Setting(3, 8.0, ("sink", "chunks", "bus"), plant=plant, steps=steps), print))
     assert {("sink", checker.REPEATED), ("stored", checker.LOST), ("bus", checker.GAP)} <= found

@@ -137,8 +137,8 @@ async def test_any_source_arrives(server, subject, tmp_path, name, digest):
         (Path("no-such-file"), "There is no file"),
         (Path("/"), "is a folder"),
         (42, "cannot be read from a int"),
-        (io.StringIO("text"), "gave text where bytes"),
-        (["text"], "gave text where bytes"),
+        (io.StringIO("text"), "gave text instead of bytes"),
+        (["text"], "gave text instead of bytes"),
         (memoryview(bytes(8))[::2], "with gaps"),
     ],
 )

@@ -156,7 +156,7 @@ def test_examples_import_public_names_only(path: Path):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("penstock"):
             section = page.partition(f"## `{node.module}`\n")[2].partition("\n## ")[0]
             assert section, f"{node.module} is not public"
-            assert [alias.name for alias in node.names if f"\n| `{alias.name}` |" not in section] == []
+            assert [alias.name for alias in node.names if f"\n| [`{alias.name}`](" not in section] == []
 
 
 def test_every_example_has_its_line_in_the_page():

@@ -246,7 +246,7 @@ async def test_a_client_of_nats_py_is_refused(server: Server) -> None:
     """A bus says at once that another client will not do, and what will."""
     client = await nats.connect(server.url)
     try:
-        with pytest.raises(InputError, match=r"nats\.aio\.client\.Client is no connection.*penstock\.connect"):
+        with pytest.raises(InputError, match=r"nats\.aio\.client\.Client is not a connection.*penstock\.connect"):
             Bus(client, QUEUES)
     finally:
         await client.close()

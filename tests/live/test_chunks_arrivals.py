@@ -84,7 +84,7 @@ async def test_a_client_of_nats_py_is_refused_as_ours(server, subject):
             lambda: Assembler(client, handler=lambda message_id, data: None),
             lambda: Archive(client, "STREAM", subject),
         ):
-            with pytest.raises(InputError, match=r"nats\.aio\.client\.Client is no connection.*penstock\.connect"):
+            with pytest.raises(InputError, match=r"nats\.aio\.client\.Client is not a connection.*penstock\.connect"):
                 make()
         with pytest.raises(InputError, match="not a connection of Penstock"):
             await Archive.create(client, "STREAM", subject)

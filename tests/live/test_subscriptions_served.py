@@ -126,7 +126,7 @@ async def test_a_client_of_nats_py_is_no_connection(server: Server) -> None:
         assert check_connection(nc) is nc
     client = await nats.connect(server.url)
     try:
-        with pytest.raises(InputError, match=r"nats\.aio\.client\.Client is no connection.*penstock\.connect"):
+        with pytest.raises(InputError, match=r"nats\.aio\.client\.Client is not a connection.*penstock\.connect"):
             check_connection(client)
     finally:
         await client.close()

@@ -88,5 +88,5 @@ def test_a_disk_that_is_full(run: Callable[..., Done], server: Server, unique: C
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, ignored)
     assert (done.status, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"penstock: {folder} cannot be written: File too large. Is there room")
+    assert done.stderr.startswith(f"penstock: {folder} cannot be written: File too large. Check that there is room")
     assert list(tmp_path.iterdir()) == []

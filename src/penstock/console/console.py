@@ -172,7 +172,7 @@ class Console:
     # -- beginning and end -------------------------------------------------------------------------------------------
 
     async def start(self) -> Self:
-        """Listen; InputError where the port is taken or the address is not ours. A console starts once."""
+        """Listen; InputError if the port is taken or the address is not ours. A console starts once."""
         if self._place is not None:
             raise PenstockError("This console was started before.", remedy="Make a new one with the same options.")
         self._socket = _listen(self.settings)

@@ -40,7 +40,7 @@ from penstock.spark.markers import MARKER_ROOT, is_marker
 from penstock.spark.prepare import prepare
 from penstock.spark.sink_options import SinkOptions
 from tests.spark.audit_driver import PATIENCE, Driver, SessionDriver, send
-from tests.spark.java import QUICK_JVM, set_up_java
+from tests.spark.java import set_up_java
 
 WINDOW = 1.0  # seconds of the streams' duplicate window
 # What is killed, and how often. The death of a driver costs a start of Spark; where tasks fail it comes by itself, too.
@@ -118,7 +118,6 @@ class Audit:
         failures: float = 0.1,
         unfenced: bool = False,
         settings: dict[str, int] | None = None,
-        classes: Path | None = None,
         successor: SessionDriver | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
@@ -131,10 +130,8 @@ class Audit:
         self.failures = failures
         self.unfenced = unfenced
         self.settings = settings or {}
-        self.classes = classes
         self.say = say
         self.mark = uuid.uuid4().hex
-        self.jvm = QUICK_JVM
         self.bulk: TaskConnection | None = None
         self.drivers: list[Driver | SessionDriver] = []
         self.driver: Any = None
@@ -170,8 +167,6 @@ class Audit:
 
     def _audit(self) -> None:
         self._keep_busy()
-        if self.classes is not None:
-            self._use_archive(self.classes)
         for number in range(self.kills):
             kind = self._choose(number)
             began = time.monotonic()
@@ -272,7 +267,7 @@ class Audit:
     # -- drivers --------------------------------------------------------------------------------------------------
 
     def _new_driver(self) -> Driver:
-        made = Driver(self.folder, f"{self.mark}-{len(self.drivers)}", self.jvm)
+        made = Driver(self.folder, f"{self.mark}-{len(self.drivers)}")
         self.drivers.append(made)
         return made
 
@@ -318,15 +313,6 @@ class Audit:
             settings |= {"batch": 5000, "atomic_rows": 400}  # only what is unfinished is done in the old way
         settings |= self.settings
         self.driver.tell(settings)
-
-    def _use_archive(self, file: Path) -> None:
-        """Start JVMs from an archive of classes; where there is none, run the query undisturbed once and make it."""
-        if not file.exists():
-            self.jvm = f"{QUICK_JVM} -XX:ArchiveClassesAtExit={file}"
-            self._finish()
-            self.driver.wait_for_jvm()
-            self.say(f"{time.strftime('%H:%M:%S')} seed {self.seed}: ran once undisturbed, {self._stored()} rows")
-        self.jvm = f"{QUICK_JVM} -XX:SharedArchiveFile={file}" if file.exists() else QUICK_JVM
 
     def _made_progress(self) -> bool:
         """Wait until the running query stores something; False where it failed, its tasks having failed too often."""
@@ -427,19 +413,17 @@ def audit_in_rounds(
     say = options.get("say", lambda text: None)
     total = Result()
     known = _read_results(results, options)
-    with tempfile.TemporaryDirectory(prefix="penstock-audit-classes-") as folder:
-        classes = Path(folder) / "spark.jsa"
-        for number, start in enumerate(range(0, kills, size)):
-            this = min(size, kills - start)
-            result = known.get((seed + number, this))
-            if result is None:
-                result = kind(kills=this, seed=seed + number, classes=classes, **options).run()
-                if results is not None:
-                    line = {"seed": seed + number, "kills": this, **_facts(options), "result": vars(result)}
-                    with results.open("a") as file:
-                        file.write(json.dumps(line) + "\n")
-            total += result
-            say(f"seed {seed + number}: {result}")
+    for number, start in enumerate(range(0, kills, size)):
+        this = min(size, kills - start)
+        result = known.get((seed + number, this))
+        if result is None:
+            result = kind(kills=this, seed=seed + number, **options).run()
+            if results is not None:
+                line = {"seed": seed + number, "kills": this, **_facts(options), "result": vars(result)}
+                with results.open("a") as file:
+                    file.write(json.dumps(line) + "\n")
+        total += result
+        say(f"seed {seed + number}: {result}")
     return total
 
 

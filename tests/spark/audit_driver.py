@@ -25,7 +25,7 @@ PATIENCE = 600.0  # seconds for whatever a busy machine may be slow with
 class Driver:
     """A Spark driver that stands by until it is told what to run."""
 
-    def __init__(self, folder: Path, mark: str, jvm: str = QUICK_JVM) -> None:
+    def __init__(self, folder: Path, mark: str) -> None:
         self.mark = mark
         self.log = folder / f"driver-{mark}.log"
         self.asleep: list[int] = []
@@ -39,7 +39,7 @@ class Driver:
                     **os.environ,
                     MARK: mark,
                     "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-                    "SPARK_SUBMIT_OPTS": f"{jvm} -Djava.io.tmpdir={temporary}",
+                    "SPARK_SUBMIT_OPTS": f"{QUICK_JVM} -Djava.io.tmpdir={temporary}",
                 },
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -80,12 +80,6 @@ class Driver:
             return self.process.wait(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
             return None
-
-    def wait_for_jvm(self) -> None:
-        """Wait until the JVM is gone, too: it may have something to write when its Python has ended."""
-        deadline = time.monotonic() + PATIENCE
-        while self._jvms() and time.monotonic() < deadline:
-            time.sleep(0.1)
 
     def last_words(self) -> str:
         """Give the end of what it said."""

@@ -11,7 +11,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # The JVMs of tests live for seconds or minutes: the second compiler costs them more than it brings, and a fifth of the
 # time in which they start goes into verifying Spark's own classes.
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+_QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+ARCHIVE = ROOT / ".venv" / "spark.jsa"
+"""Spark's classes, as `classes.py` left them; a JVM that cannot use it says nothing and loads them one by one."""
+_FROM_ARCHIVE = f" -XX:SharedArchiveFile={ARCHIVE} -Xlog:disable -Xlog:all=error:stderr"
+QUICK_JVM = _QUICK + (_FROM_ARCHIVE if ARCHIVE.exists() and " " not in str(ARCHIVE) else "")
 
 
 def java_home() -> str | None:

@@ -1,0 +1,68 @@
+"""Makes the archive of Java classes that the JVMs of the tests start from: `python -m tests.spark.classes`.
+
+Spark loads thousands of classes before its first row, and the suite starts dozens of JVMs. From an archive each of them
+is there with two thirds of the work. It is made once for a `.venv`, by a session that does a little of everything; a
+Java, or a Spark, that does not fit the archive goes without it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.spark.java import ARCHIVE, QUICK_JVM, set_up_java
+
+
+def make(file: Path, folder: str) -> None:
+    """Run a session that notes the classes it loads, and wait until its JVM has written them."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+    from pyspark.sql.functions import pandas_udf
+
+    partial = file.with_name(f"{file.name}.{os.getpid()}")
+    os.environ["SPARK_SUBMIT_OPTS"] = f"{QUICK_JVM} -XX:ArchiveClassesAtExit={partial} -Djava.io.tmpdir={folder}"
+    spark = (
+        SparkSession.builder.remote("local[2]")  # through Connect: classic sessions and pipelines find theirs in it
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
+        .getOrCreate()
+    )
+    try:
+        increase = pandas_udf("long")(lambda numbers: numbers + 1)
+        rows = spark.range(1000, numPartitions=2).select((increase("id") % 7).alias("k"))
+        rows.groupBy("k").count().orderBy("k").write.parquet(f"{folder}/table")
+        spark.read.parquet(f"{folder}/table").createOrReplaceTempView("counted")
+        assert len(spark.sql("SELECT k, to_json(struct(count)) AS j FROM counted WHERE k > 2").collect()) == 4
+        seconds = spark.readStream.format("rate").load().withWatermark("timestamp", "1 second")
+        query = (
+            seconds.groupBy("timestamp")
+            .count()
+            .writeStream.format("noop")
+            .outputMode("append")
+            .option("checkpointLocation", f"{folder}/checkpoint")
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+    finally:
+        java = SparkContext._gateway.proc
+        spark.stop()
+        java.stdin.close()  # at which it ends
+        java.wait(300)
+    os.replace(partial, file)
+
+
+def main() -> None:
+    if ARCHIVE.exists():
+        return
+    set_up_java()
+    with tempfile.TemporaryDirectory(prefix="penstock-classes-") as folder:
+        make(ARCHIVE, folder)
+    sys.stdout.write(f"{ARCHIVE.name}: {ARCHIVE.stat().st_size // 2**20} MB of classes for the JVMs of the tests\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -25,7 +25,7 @@ spark = builder.getOrCreate()
 try:
     print("rows", spark.read.format("nats").option("stream", sys.argv[2]).load().count())
 except Exception as error:
-    print(str(error).splitlines()[0])
+    print(*str(error).splitlines()[:2])  # an error of Java has its message in the second line
 """
 
 

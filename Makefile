@@ -2,7 +2,8 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 # Programs find the project's own commands and the Java that the set-up found.
-RUN := env PATH="$(CURDIR)/$(BIN):$$PATH" JAVA_HOME="$$(cat .venv/.java-home)"
+# Spark and the tests start many a Python: each would compile all of our sources if none may keep what it compiled.
+RUN := env -u PYTHONDONTWRITEBYTECODE PATH="$(CURDIR)/$(BIN):$$PATH" JAVA_HOME="$$(cat .venv/.java-home)"
 
 .PHONY: help setup demo check test oldest docs pictures lint format bench faults fuzz asan durability load dist release requirements clean
 

@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Spark and the tests start many a Python: each would compile all of our sources if none may keep what it compiled.
 RUN := env -u PYTHONDONTWRITEBYTECODE PATH="$(CURDIR)/$(BIN):$$PATH" JAVA_HOME="$$(cat .venv/.java-home)"
 
-.PHONY: help setup demo check test oldest docs pictures lint format bench faults fuzz asan durability load dist release requirements clean
+.PHONY: help setup demo check test oldest pythons docs pictures lint format bench faults fuzz asan durability load dist release requirements clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -34,9 +34,12 @@ OLDEST := tests/pure $(addprefix tests/live/test_,server.py connection.py cli.py
   tests/spark/test_batch.py tests/spark/test_delta_example.py
 
 oldest: setup ## run a part of the tests with the oldest versions that are allowed
-	@tools/oldest
+	@tools/environment .venv-oldest .venv/bin/python requirements/oldest.txt
 	@env PATH="$(CURDIR)/.venv-oldest/bin:$$PATH" JAVA_HOME="$$(cat .venv/.java-home)" \
 	  pytest -m "not heavy" $(OLDEST) $(ARGS)
+
+pythons: setup ## run the tests that need no Spark with every other supported Python that is here
+	@env -u PYTHONDONTWRITEBYTECODE JAVA_HOME="$$(cat .venv/.java-home)" tools/pythons $(ARGS)
 
 docs: setup ## write the generated reference pages anew, and build the site into build/site
 	@$(RUN) python tools/reference.py
@@ -89,6 +92,7 @@ release: setup ## make every check, build dist/ and write its notes from the cha
 	@$(RUN) python tools/release.py check $(if $(DRAFT),--draft)
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory oldest
+	@$(MAKE) --no-print-directory pythons
 	@$(MAKE) --no-print-directory dist
 	@$(RUN) python tools/release.py notes $(if $(DRAFT),--draft)
 
@@ -102,6 +106,6 @@ requirements: setup ## pin the newest and the oldest versions anew (needs uv)
 	$(PIN) --resolution lowest-direct --extra all --group test -o requirements/oldest.txt
 
 clean: ## remove everything that the targets made
-	rm -rf .venv .venv-oldest build dist artifacts .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse src/*.egg-info
+	rm -rf .venv .venv-oldest .venv-3.* build dist artifacts .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse src/*.egg-info
 	find src -name '*.so' -delete -o -name '*.c' -path '*/wire/*' -delete
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -15,6 +15,8 @@ from random import Random
 from typing import Any
 
 import pyspark
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
 from penstock import errors
 from tests.faults.history import Ledger, Told
@@ -24,9 +26,10 @@ from tests.spark.java import set_up_java
 # What Spark itself says, where nothing of ours is among its reasons.
 SPARKS_OWN = {
     "ConcurrentUpdate": r"[Cc]oncurrent update|CONCURRENT|[Mm]ultiple streaming (queries|jobs)|already exists",
-    # "Writing job failed" hides the reason: a worker died that was to clean up behind another one.
+    # "Writing job failed" hides the reason: a worker died that was to clean up behind another one. Neither does Spark
+    # find any data source if the worker that looks for them dies; it does at the next start.
     "WorkerDied": r"exited unexpectedly|connect back|crashed|on purpose|Connection reset|EOFException|Broken pipe|"
-    r"Writing job failed",
+    r"Writing job failed|DATA_SOURCE_NOT_FOUND",
 }
 
 
@@ -115,7 +118,10 @@ def run(given: dict[str, Any], ledger: Ledger, over: threading.Event) -> None:
             "once": False,
             "unfenced": given.get("plant") == "unfenced",
         }
-        query = start(spark, settings)
+        try:
+            query = start(spark, settings)
+        except (PySparkException, Py4JError) as error:
+            raise reason(str(error)) from error
         writes, due, last = Writes(spark, given, ledger, chance), 0.0, -1
         while not over.wait(0.3):
             progress = query.lastProgress

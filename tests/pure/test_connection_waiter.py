@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import selectors
 
 import pytest
 
-from penstock.connection.waiter import Waiter
+from penstock.connection.waiter import Waiter, Watch
 
 NAME = contextvars.ContextVar("NAME", default="nobody")
 
@@ -140,3 +141,66 @@ async def test_two_tasks_cannot_share_one():
         await waiter
     waiter.wake()
     await first
+
+
+class Sleeping(selectors.DefaultSelector):
+    """Notes for how long the loop would sleep, each time that it looks at its sockets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[float | None] = []
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.asked.append(timeout)
+        return super().select(timeout)
+
+
+def slept(selector: Sleeping, *waits: float, soon: float = 5.0) -> list[bool]:
+    """Wait as often as there are `waits`, each for so long, and tell which times the loop went to sleep."""
+
+    async def body() -> list[bool]:
+        loop, watch, found = asyncio.get_running_loop(), Watch(soon), list[bool]()
+        for seconds in waits:
+            waiter = Waiter(loop)
+            loop.call_later(seconds, waiter.wake_now)
+            selector.asked.clear()
+            await watch.wait(waiter)
+            found.append(any(timeout is None or timeout > 0 for timeout in selector.asked))
+        return found
+
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
+        return runner.run(body())
+
+
+def test_the_loop_stays_awake_for_what_comes_soon():
+    """It sleeps the first time, and no more while everything comes soon."""
+    assert slept(Sleeping(), 0.02, 0.02, 0.02) == [True, False, False]
+
+
+def test_the_loop_sleeps_if_the_last_one_came_late():
+    """Who waits for long does so asleep: it is watched once, for a moment, after one that came soon."""
+    assert slept(Sleeping(), 0.1, 0.1, soon=0.01) == [True, True]
+
+
+def test_a_watch_ends_with_what_it_waits_for():
+    """A wait that is cancelled, or whose time of watching is over, leaves nothing that keeps the loop awake."""
+    selector = Sleeping()
+
+    async def body() -> None:
+        loop, watch = asyncio.get_running_loop(), Watch(1000.0)
+        first, waiter, brief = Waiter(loop), Waiter(loop), Waiter(loop)
+        loop.call_soon(first.wake)
+        await watch.wait(first)
+        task = asyncio.create_task(watch.wait(waiter))
+        await asyncio.sleep(0.01)
+        assert not any(selector.asked[-3:]), "it watches"
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        brief.watch(0.0)
+        selector.asked.clear()
+        await asyncio.sleep(0.01)
+        assert any(selector.asked)
+
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
+        runner.run(body())

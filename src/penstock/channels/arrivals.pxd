@@ -11,6 +11,8 @@ cdef class RequestQueue:
     cdef object _soon
     cdef object _waiter
     cdef object _room
+    cdef object _watch
+    cdef bint _alone
 
     cpdef object put(self, object handle, bytes reply, bytes content)
     cpdef object publish(self, bytes subject, bytes reply, bytes content, bytes header)

@@ -20,14 +20,16 @@ try:
 except ModuleNotFoundError:
     from penstock.wire import _shadow as cython
 
-from penstock.connection.waiter import Waiter
+from penstock.connection.waiter import Waiter, Watch
 
-__all__ = ["COMPILED", "RESERVED", "AckEntry", "ArrivingAcks", "RequestQueue", "sequence_in"]
+__all__ = ["COMPILED", "RESERVED", "SOON", "AckEntry", "ArrivingAcks", "RequestQueue", "sequence_in"]
 
 COMPILED: bool = bool(cython.compiled)
 
 RESERVED = b"$"
 """What begins the subjects of JetStream: an answer there would be a request in our name."""
+SOON = 0.0005
+"""Seconds for which the gateway does not sleep, if a lone publish, or its ack, may come soon."""
 _REQUEST_BYTES = 64  # that a request costs us beside its content
 
 Item = tuple[Any, bytes, bytes]
@@ -47,6 +49,8 @@ class RequestQueue:
         self._items: deque[Item] = deque()
         self._size = 0
         self._waiter: Waiter | None = None  # of whoever takes
+        self._watch = Watch(SOON)
+        self._alone = False  # whether the last publish came without others
         self._room = asyncio.Event()
         self._room.set()
 
@@ -78,7 +82,7 @@ class RequestQueue:
         """Wait until there is a request."""
         while not self._items:
             self._waiter = waiter = Waiter(asyncio.get_running_loop())
-            await waiter
+            await (self._watch.wait(waiter) if self._alone else waiter)
 
     def take(self) -> Item:
         """Take the first request."""
@@ -96,6 +100,7 @@ class RequestQueue:
             item = items.popleft()
             self._size -= len(item[2]) + _REQUEST_BYTES
             found.append((item[1], item[2]))
+        self._alone = len(found) == 1
         if self._size <= self._most // 2:
             self._room.set()
         return found

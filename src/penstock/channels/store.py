@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+from penstock.channels.arrivals import SOON
 from penstock.channels.disk import Disk
 from penstock.channels.encoded import Encoded
 from penstock.channels.limits import ChannelLimits
@@ -29,6 +30,7 @@ from penstock.channels.names import CHANNEL, CLUSTER, channel_of, stream_name, s
 from penstock.channels.publishes import NewMessages
 from penstock.connection import Connection, api_request
 from penstock.connection.asking import direct_get, patiently, store_frames
+from penstock.connection.waiter import Watch
 from penstock.errors import DataLossError, InputError, JetStreamError, NotFoundError, PenstockError
 from penstock.wire.jetstream import direct, names
 from penstock.wire.jetstream.atomic import MOST, new_id
@@ -93,6 +95,7 @@ class Store:
         self.prefix = prefix
         self.replicas = replicas
         self._pace = StoringPace()
+        self._watch = Watch(SOON)
         self._disk = disk  # if the server leaves the syncing to us
 
     async def _ask(self, method: str, body: object = None, **how: Any) -> dict[str, Any]:
@@ -256,7 +259,9 @@ class Store:
             frames = write_frames(stream, messages, batch, now=time.time_ns(), **how)
             began = time.perf_counter()
             try:
-                [ack] = await store_frames(self.connection, frames.make, (stream.subject,))
+                [ack] = await store_frames(
+                    self.connection, frames.make, (stream.subject,), watch=self._watch if count == 1 else None
+                )
                 if ack.stream != stream.name:
                     raise DataLossError(
                         f"The stream {ack.stream} takes the subject {stream.subject} now, and not {stream.name}.",

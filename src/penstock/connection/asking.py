@@ -31,6 +31,7 @@ from penstock.wire.patience import Patience
 
 if TYPE_CHECKING:
     from penstock.connection.connection import Connection
+    from penstock.connection.waiter import Watch
 
 __all__ = ["api_request", "direct_get", "insist", "patiently", "store_frames"]
 
@@ -112,6 +113,7 @@ async def store_frames(
     *,
     count: int = 1,
     timeout: float | None = None,
+    watch: Watch | None = None,
 ) -> list[PubAck]:
     """Send ready frames to streams, `count` of which ask for an ack, and give the acks; the first refusal is raised.
 
@@ -123,7 +125,7 @@ async def store_frames(
         answers.append((payload, block))
         return len(answers) == count
 
-    await connection.exchange(make, hear, subjects, timeout)
+    await connection.exchange(make, hear, subjects, timeout, watch=watch)
     return [
         read_ack(payload, None if block is None else protocol.decode_status(block)[0]) for payload, block in answers
     ]

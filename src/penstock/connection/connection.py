@@ -40,6 +40,7 @@ from penstock.wire.session import check_size
 
 if TYPE_CHECKING:
     from penstock.connection.jetstream import JetStream
+    from penstock.connection.waiter import Watch
 
 __all__ = ["Connection"]
 
@@ -225,15 +226,18 @@ class Connection(PublishingConnection):
         hear: Callable[[bytes, bytes | None], bool],
         subjects: Collection[str],
         timeout: float | None = None,
+        *,
+        watch: Watch | None = None,
     ) -> None:
         """Send ready frames in one piece and hear their answers: many messages at once, or many answers to one.
 
         `make` gives the frames for the reply subject that it gets; `hear` gets payload and header block of every
         answer, tells whether it was the last one, and must not raise; `subjects` are those that the frames go to.
         Nothing is kept for a later connection: DisconnectedError at once if there is none, or if it breaks before
-        the last answer. DeniedError at once if the server denies one of the subjects, else DeadlineError.
+        the last answer. DeniedError at once if the server denies one of the subjects, else DeadlineError. With `watch`
+        the loop does not go to sleep meanwhile, if the answers came soon the last time.
         """
-        await self._requests.exchange(make, hear, subjects, timeout)
+        await self._requests.exchange(make, hear, subjects, timeout, watch)
 
     def _fail_requests(self, error: DeniedError, inbox: Subscription | None) -> int:
         return self._requests.denied(error, inbox)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from penstock.connection.messages import HeaderValues, Payload
-from penstock.connection.waiter import Waiter
+from penstock.connection.waiter import Waiter, Watch
 from penstock.errors import DeadlineError, DeniedError, DisconnectedError, NoRespondersError, PenstockError
 
 if TYPE_CHECKING:
@@ -118,7 +118,9 @@ class Requests:
         if self._waiting:
             self._wind(min(item.due for item in self._waiting.values()))
 
-    async def exchange(self, make: Make, hear: Hear, subjects: Collection[str], timeout: float | None) -> None:
+    async def exchange(
+        self, make: Make, hear: Hear, subjects: Collection[str], timeout: float | None, watch: Watch | None = None
+    ) -> None:
         """Send ready frames, and hear answers until one of them is the last."""
         key = self._new_reply()
         if not self._connection.post(make(key)):
@@ -143,7 +145,7 @@ class Requests:
 
         broken.add_done_callback(broke)
         try:
-            await future
+            await (future if watch is None else watch.wait(future))
         finally:
             broken.remove_done_callback(broke)
             self._waiting.pop(key, None)

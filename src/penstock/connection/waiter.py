@@ -8,11 +8,12 @@ for a future that behaves like one; this one can hand the task on from within th
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Generator
 from contextvars import Context
 from typing import Any
 
-__all__ = ["Waiter"]
+__all__ = ["Waiter", "Watch"]
 
 
 class Waiter:
@@ -27,6 +28,7 @@ class Waiter:
         "_error",
         "_loop",
         "_message",
+        "_watched",
     )
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -37,6 +39,7 @@ class Waiter:
         self._context: Context | None = None
         self._message: Any = None
         self._error: BaseException | None = None
+        self._watched = 0.0
 
     def __await__(self) -> Generator[Any, None, None]:
         if self._callback is not None:
@@ -50,6 +53,15 @@ class Waiter:
         """Wake the task, in the next turn of the loop, with an error."""
         self._error = error
         self.wake()
+
+    def watch(self, seconds: float) -> None:
+        """Keep the loop from going to sleep for so long, unless it is woken before."""
+        self._watched = time.perf_counter() + seconds
+        self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        if not self._done and time.perf_counter() < self._watched:
+            self._loop.call_soon(self._look)
 
     def wake(self) -> None:
         """Let the task go on in the next turn of the loop."""
@@ -127,3 +139,27 @@ class Waiter:
             return 0
         self._callback = None
         return 1
+
+
+class Watch:
+    """Waits without going to sleep, if what is waited for came soon the last time.
+
+    To put a program to sleep and to wake it takes the system as long as a small message takes on its way. Who waits for
+    one answer after the other, each of which is there at once, has it sooner if the loop looks again and again; who
+    waits for longer sleeps.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        """Begin; what comes within `seconds` came soon."""
+        self._seconds = seconds
+        self._soon = False
+
+    async def wait(self, waiter: Waiter) -> None:
+        """Wait until a waiter is woken."""
+        began = time.perf_counter()
+        if self._soon:
+            waiter.watch(self._seconds)
+        try:
+            await waiter
+        finally:
+            self._soon = time.perf_counter() - began < self._seconds

@@ -17,8 +17,8 @@ from there, and not from wherever "new" is by then.
 A stream that was deleted and made again has another time of creation: its entry begins anew, and `from` tells the
 sequence at which. So the range between two offsets is known from the two alone, and a replay of it is the same rows.
 One whose server came up with an older store has the same time of creation, and less in it, or other messages under
-the same sequences: `last` and `time` tell. Offsets of earlier versions do not have them, and those versions read past them.
-Spark compares offsets as text: the keys are always written in the same order.
+the same sequences: `last` and `time` tell. Offsets of earlier versions do not have them, and those versions read past
+them. Spark compares offsets as text: the keys are always written in the same order.
 """
 
 from __future__ import annotations

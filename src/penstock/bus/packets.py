@@ -13,7 +13,7 @@ from penstock.bus.mailbox import Conversation, Mailbox
 from penstock.bus.window import HEADER, PIECE, RESEND, RUN_HEAD, UNIT_HEAD, Offer, SendWindow, decode_signal, split
 from penstock.bus.wire import Misc, decode_misc, encode_inbox
 from penstock.connection.messages import LARGE, as_bytes
-from penstock.connection.waiter import Waiter
+from penstock.connection.waiter import Waiter, Watch
 from penstock.errors import DeadlineError, LocalProtocolError, NoConsumerError, PenstockError, SlowConsumerError
 
 __all__ = ["SLACK", "StopAndWait", "Windowed"]
@@ -24,6 +24,7 @@ SLACK = 1.0
 GO_ON, NO_CONSUMER, SLOW_CONSUMER = (bytes((kind,)) for kind in (Misc.GO_ON, Misc.NO_CONSUMER, Misc.SLOW_CONSUMER))
 UNSENT = 4 * 1024 * 1024  # bytes that wait for the socket, at which a handler waits, too
 PROBE_FIRST, PROBE_LAST = 0.5, 4.0  # seconds of silence before the reader is asked what it has; doubling
+SOON = 0.0003  # seconds for which a handler does not sleep, if the reader took the last packet as soon
 
 
 class PacketSender(Conversation):
@@ -101,6 +102,10 @@ class StopAndWait(PacketSender):
 
     _go_on = False
 
+    def __init__(self, mail: Mailbox, target: str) -> None:
+        super().__init__(mail, target)
+        self._watch = Watch(SOON)
+
     def deliver(self, data: bytes, block: bytes | None) -> None:
         waiter = self._waiter
         if data != GO_ON or waiter is None or self.error is not None:
@@ -137,7 +142,7 @@ class StopAndWait(PacketSender):
         self._waiter = waiter = Waiter(self._loop)
         try:
             if self.error is None:  # it could not be written
-                await waiter
+                await self._watch.wait(waiter)
         finally:
             self.deadline, self._waiter = math.inf, None
         if not self._go_on:  # it was an error that woke us, or the clock

@@ -1,8 +1,8 @@
 """Measures the bus and chunks beside their peers: Go's own programs, bare nats-py, and a loop that does nothing else.
 
     python benchmarks/peers.py [--quick]                 both
-    python benchmarks/peers.py bus [--rounds 5]          single requests, 64 in flight, and elements one at a time
-    python benchmarks/peers.py chunks [--rounds 5]       100 MB from and to either side, each time in new processes
+    python benchmarks/peers.py bus [--rounds 9]          single requests, 64 in flight, and elements one at a time
+    python benchmarks/peers.py chunks [--rounds 9]       100 MB from and to either side, each time in new processes
 
 All sides are processes of their own and take turns; rates are medians, CPU time is of both processes of a side.
 The Go sides need `go` and a checkout of what they speak: PENSTOCK_PEER_BUS names one of airs-ibusnats,
@@ -335,7 +335,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", nargs="?", choices=MEASURES, help="only this one")
     parser.add_argument("--quick", action="store_true", help="one round")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=9)
     given = parser.parse_args()
     found: dict[str, Any] = {"skipped": {}}
     with tempfile.TemporaryDirectory(prefix="penstock-peers-") as folder:

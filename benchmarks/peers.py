@@ -33,6 +33,7 @@ from penstock.bus import Bus, Request, Response, Sender
 HERE = Path(__file__).resolve()
 ARTIFACTS = HERE.parents[1] / "artifacts"
 PAYLOAD = 100_000_000
+PAYLOADS = 5  # of one pair of processes; the first is counted by itself
 ELEMENT = 1024
 WINDOWS = {"single": 64, "elements": 0, "window": 64}
 REQUESTS, ELEMENTS, TOGETHER = 6400, 2000, 64
@@ -288,19 +289,19 @@ def measure_chunks(rounds: int, peer: str | None) -> dict[str, Any]:
         receive = {"ours": [*ours, "--receive", server.url, "chunks", ""]}
         if peer is not None:
             send["Go"], receive["Go"] = [peer, "--send", server.url], [peer, "--receive", server.url]
-        for _ in range(rounds):
-            for sender in send:
-                for receiver in receive:
-                    programs = Program(*receive[receiver]), Program(*send[sender])
-                    row = found.setdefault(f"{sender} to {receiver}", {"first": [], "later": [], "lost": []})
-                    for number in range(3):
-                        answer = programs[1].ask(PAYLOAD)
-                        if answer["size"] == PAYLOAD:
-                            row["later" if number else "first"].append(PAYLOAD / answer["seconds"] / 1e6)
-                        else:
-                            row["lost"].append(1)
-                    for program in programs:
-                        program.end()
+        pairs = [(sender, receiver) for sender in send for receiver in receive]
+        for turn in range(rounds):
+            for sender, receiver in pairs[turn % len(pairs) :] + pairs[: turn % len(pairs)]:
+                programs = Program(*receive[receiver]), Program(*send[sender])
+                row = found.setdefault(f"{sender} to {receiver}", {"first": [], "later": [], "lost": []})
+                for number in range(PAYLOADS):
+                    answer = programs[1].ask(PAYLOAD)
+                    if answer["size"] == PAYLOAD:
+                        row["later" if number else "first"].append(PAYLOAD / answer["seconds"] / 1e6)
+                    else:
+                        row["lost"].append(1)
+                for program in programs:
+                    program.end()
     rows: dict[str, Any] = {
         name: {**{key: statistics.median(row[key]) for key in ("first", "later")}, "lost": len(row["lost"])}
         for name, row in found.items()

@@ -234,6 +234,36 @@ async def test_a_requester_who_left_is_registered_all_the_same(stan):
     await until(lambda: service.clients.by_id.get("silent").record.conn_id == late.conn_id)
 
 
+async def test_a_client_that_asks_again_keeps_what_it_has(stan):
+    """A connect whose answer was lost is asked again by the same connection: it is answered, and replaces nobody."""
+    raw = await stan.raw("patient")
+    assert (await raw.connect()).error == ""
+    got: list = []
+    assert (await raw.subscribe("foo", got.append)).error == ""
+    raw.answers_heartbeats = False
+    before = raw.heartbeats
+    again = await raw.connect()
+    assert (again.error, bool(again.pubPrefix)) == ("", True)
+    assert raw.heartbeats == before, "nobody was asked whether it lives"
+    assert (await raw.publish("foo")).error == ""
+    await until(lambda: len(got) == 1)
+
+
+async def test_a_client_that_took_over_and_asks_again(stan):
+    """A connect that took a silent owner's place is asked again, because it took so long: it replaces nobody."""
+    silent = await stan.raw("silent")
+    await silent.connect()
+    silent.answers_heartbeats = False
+    late = await stan.raw("silent")
+    assert await late.connect(timeout=0.1) is None
+    service = stan.gateways[0].service
+    await until(lambda: service.clients.by_id["silent"].record.conn_id == late.conn_id)
+    registered = service.clients.by_id["silent"]
+    late.answers_heartbeats = False
+    assert (await late.connect()).error == ""
+    assert service.clients.by_id["silent"] is registered
+
+
 async def test_a_replaced_client(stan):
     """A replaced client can still subscribe, and its close closes its successor: both carry the client id only."""
     old = await stan.raw("same")

@@ -76,7 +76,10 @@ def _refuse(*faults: tuple[bool, str]) -> None:
 
 
 async def _connect(service: Service, request: Any, reply: bytes) -> Any:
-    """Register a client; with an id that is taken, find out first whether its owner is alive."""
+    """Register a client; with an id that is taken, find out first whether its owner is alive.
+
+    A client that got no answer and asks again is its owner: what it has subscribed to meanwhile stays.
+    """
     _refuse(
         (not service.may_send_to(request.heartbeatInbox), Text.INVALID_CONNECT),
         (not is_client(request.clientID), Text.INVALID_CLIENT),
@@ -85,6 +88,8 @@ async def _connect(service: Service, request: Any, reply: bytes) -> Any:
     owner = service.clients.by_id.get(request.clientID)
     if owner is None:
         return await _register(service, request)
+    if _is_same(owner.record, request):
+        return _welcome(service, request)
     # Others must not wait for the owner's answer.
     service.connecting.add(request.clientID)
     service.shared.spawn(_ask(service, owner, reply, request))
@@ -110,12 +115,21 @@ async def _replace(service: Service, request: Any, reply: bytes) -> Any:
         service.connecting.discard(request.clientID)
 
 
+def _is_same(record: ClientRecord, request: Any) -> bool:
+    """Tell whether a request is of the very connection that is registered: its id is made anew for each."""
+    return bool(record.conn_id) and (record.conn_id, record.heartbeat_inbox) == (request.connID, request.heartbeatInbox)
+
+
 async def _register(service: Service, request: Any) -> Any:
     pings = request.protocol, request.pingInterval, request.pingMaxOut
     record = ClientRecord(request.clientID, request.heartbeatInbox, request.connID, *pings)
     service.clients.add(record)
     service.state.put(f"client.{record.id}", encode_record(record))
     await service.state.flush()
+    return _welcome(service, request)
+
+
+def _welcome(service: Service, request: Any) -> Any:
     cluster = service.options.cluster_id
     response = wire.ConnectResponse(
         pubPrefix=f"_STAN.pub.{cluster}",

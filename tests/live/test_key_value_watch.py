@@ -287,8 +287,9 @@ async def test_a_bucket_put_back_to_an_older_state_is_told(tmp_path: Path):
     async with await connect(server.url, reconnect_wait=0.05) as nc:
         kv = await KeyValue.open(nc, "b")
         async with kv.watch() as watch:
+            assert [entry.revision for entry in await took(watch, 1)] == [1]  # which the next one overwrites
             await kv.put("a", b"2")
-            assert [entry.revision for entry in await took(watch, 2)] == [1, 2]
+            assert [entry.revision for entry in await took(watch, 1)] == [2]
             await asyncio.to_thread(server.stop)
             shutil.rmtree(store)
             shutil.copytree(copy, store)

@@ -8,7 +8,7 @@ import selectors
 
 import pytest
 
-from penstock.connection.waiter import Waiter, Watch
+from penstock.connection.waiter import Lookout, Waiter
 
 NAME = contextvars.ContextVar("NAME", default="nobody")
 
@@ -159,7 +159,7 @@ def slept(selector: Sleeping, *waits: float, soon: float = 5.0) -> list[bool]:
     """Wait as often as there are `waits`, each for so long, and tell which times the loop went to sleep."""
 
     async def body() -> list[bool]:
-        loop, watch, found = asyncio.get_running_loop(), Watch(soon), list[bool]()
+        loop, watch, found = asyncio.get_running_loop(), Lookout(soon), list[bool]()
         for seconds in waits:
             waiter = Waiter(loop)
             loop.call_later(seconds, waiter.wake_now)
@@ -187,7 +187,7 @@ def test_a_watch_ends_with_what_it_waits_for():
     selector = Sleeping()
 
     async def body() -> None:
-        loop, watch = asyncio.get_running_loop(), Watch(1000.0)
+        loop, watch = asyncio.get_running_loop(), Lookout(1000.0)
         first, waiter, brief = Waiter(loop), Waiter(loop), Waiter(loop)
         loop.call_soon(first.wake)
         await watch.wait(first)

@@ -13,7 +13,7 @@ from penstock.bus.mailbox import Conversation, Mailbox
 from penstock.bus.window import HEADER, PIECE, RESEND, RUN_HEAD, UNIT_HEAD, Offer, SendWindow, decode_signal, split
 from penstock.bus.wire import Misc, decode_misc, encode_inbox
 from penstock.connection.messages import LARGE, as_bytes
-from penstock.connection.waiter import Waiter, Watch
+from penstock.connection.waiter import Lookout, Waiter
 from penstock.errors import DeadlineError, LocalProtocolError, NoConsumerError, PenstockError, SlowConsumerError
 
 __all__ = ["SLACK", "StopAndWait", "Windowed"]
@@ -104,7 +104,7 @@ class StopAndWait(PacketSender):
 
     def __init__(self, mail: Mailbox, target: str) -> None:
         super().__init__(mail, target)
-        self._watch = Watch(SOON)
+        self._watch = Lookout(SOON)
 
     def deliver(self, data: bytes, block: bytes | None) -> None:
         waiter = self._waiter

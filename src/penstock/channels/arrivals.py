@@ -20,7 +20,7 @@ try:
 except ModuleNotFoundError:
     from penstock.wire import _shadow as cython
 
-from penstock.connection.waiter import Waiter, Watch
+from penstock.connection.waiter import Lookout, Waiter
 
 __all__ = ["COMPILED", "RESERVED", "SOON", "AckEntry", "ArrivingAcks", "RequestQueue", "sequence_in"]
 
@@ -49,7 +49,7 @@ class RequestQueue:
         self._items: deque[Item] = deque()
         self._size = 0
         self._waiter: Waiter | None = None  # of whoever takes
-        self._watch = Watch(SOON)
+        self._watch = Lookout(SOON)
         self._alone = False  # whether the last publish came without others
         self._room = asyncio.Event()
         self._room.set()

@@ -30,7 +30,7 @@ from penstock.channels.names import CHANNEL, CLUSTER, channel_of, stream_name, s
 from penstock.channels.publishes import NewMessages
 from penstock.connection import Connection, api_request
 from penstock.connection.asking import direct_get, patiently, store_frames
-from penstock.connection.waiter import Watch
+from penstock.connection.waiter import Lookout
 from penstock.errors import DataLossError, InputError, JetStreamError, NotFoundError, PenstockError
 from penstock.wire.jetstream import direct, names
 from penstock.wire.jetstream.atomic import MOST, new_id
@@ -95,7 +95,7 @@ class Store:
         self.prefix = prefix
         self.replicas = replicas
         self._pace = StoringPace()
-        self._watch = Watch(SOON)
+        self._watch = Lookout(SOON)
         self._disk = disk  # if the server leaves the syncing to us
 
     async def _ask(self, method: str, body: object = None, **how: Any) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from penstock.wire.patience import Patience
 
 if TYPE_CHECKING:
     from penstock.connection.connection import Connection
-    from penstock.connection.waiter import Watch
+    from penstock.connection.waiter import Lookout
 
 __all__ = ["api_request", "direct_get", "insist", "patiently", "store_frames"]
 
@@ -113,7 +113,7 @@ async def store_frames(
     *,
     count: int = 1,
     timeout: float | None = None,
-    watch: Watch | None = None,
+    watch: Lookout | None = None,
 ) -> list[PubAck]:
     """Send ready frames to streams, `count` of which ask for an ack, and give the acks; the first refusal is raised.
 

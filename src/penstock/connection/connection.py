@@ -40,7 +40,7 @@ from penstock.wire.session import check_size
 
 if TYPE_CHECKING:
     from penstock.connection.jetstream import JetStream
-    from penstock.connection.waiter import Watch
+    from penstock.connection.waiter import Lookout
 
 __all__ = ["Connection"]
 
@@ -227,7 +227,7 @@ class Connection(PublishingConnection):
         subjects: Collection[str],
         timeout: float | None = None,
         *,
-        watch: Watch | None = None,
+        watch: Lookout | None = None,
     ) -> None:
         """Send ready frames in one piece and hear their answers: many messages at once, or many answers to one.
 

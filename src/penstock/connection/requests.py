@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from penstock.connection.messages import HeaderValues, Payload
-from penstock.connection.waiter import Waiter, Watch
+from penstock.connection.waiter import Lookout, Waiter
 from penstock.errors import DeadlineError, DeniedError, DisconnectedError, NoRespondersError, PenstockError
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Requests:
             self._wind(min(item.due for item in self._waiting.values()))
 
     async def exchange(
-        self, make: Make, hear: Hear, subjects: Collection[str], timeout: float | None, watch: Watch | None = None
+        self, make: Make, hear: Hear, subjects: Collection[str], timeout: float | None, watch: Lookout | None = None
     ) -> None:
         """Send ready frames, and hear answers until one of them is the last."""
         key = self._new_reply()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 from contextvars import Context
 from typing import Any
 
-__all__ = ["Waiter", "Watch"]
+__all__ = ["Lookout", "Waiter"]
 
 
 class Waiter:
@@ -141,7 +141,7 @@ class Waiter:
         return 1
 
 
-class Watch:
+class Lookout:
     """Waits without going to sleep, if what is waited for came soon the last time.
 
     To put a program to sleep and to wake it takes the system as long as a small message takes on its way. Who waits for

@@ -52,7 +52,8 @@ def make(file: Path, folder: str) -> None:
         spark.stop()
         java.stdin.close()  # at which it ends
         java.wait(300)
-    os.replace(partial, file)
+    if partial.exists():  # not every Java writes one
+        os.replace(partial, file)
 
 
 def main() -> None:
@@ -61,7 +62,11 @@ def main() -> None:
     set_up_java()
     with tempfile.TemporaryDirectory(prefix="penstock-classes-") as folder:
         make(ARCHIVE, folder)
-    sys.stdout.write(f"{ARCHIVE.name}: {ARCHIVE.stat().st_size // 2**20} MB of classes for the JVMs of the tests\n")
+    if ARCHIVE.exists():
+        told = f"{ARCHIVE.name}: {ARCHIVE.stat().st_size // 2**20} MB of classes for the JVMs of the tests"
+    else:
+        told = "This Java writes no archive of classes: the JVMs of the tests start without one."
+    sys.stdout.write(f"{told}\n")
 
 
 if __name__ == "__main__":

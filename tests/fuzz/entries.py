@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
+import penstock
 from tests.fuzz.target import TARGETS, check, seeds
 
 __all__ = ["NOT_FROM_OUTSIDE", "reached", "readers"]
 
-SOURCE = Path(__file__).resolve().parents[2] / "src" / "penstock"
+SOURCE = Path(penstock.__file__).resolve().parent
 _CALLS = {
     *("load_json", "safe_load", "from_bytes", "unpack_from", "FromString", "b64decode", "urlsafe_b64decode"),
     *("fromhex", "fromisoformat", "strptime", "decode_headers", "decode_status"),

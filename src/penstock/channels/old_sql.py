@@ -61,11 +61,15 @@ class OldDatabase:
                 f"{module} does not connect: {type(error).__name__}.", remedy="Check what follows its name."
             ) from None
         self._ids: dict[str, int] = {}
-        [(content,)] = self._ask("SELECT proto FROM ServerInfo") or [(None,)]
-        if content is None:
-            raise InputError(f"The database {self._where} has no server.", remedy="Is it the right one?")
-        self.cluster_id = read_server_info(bytes(content), self._where)
-        self._seen = self._look()
+        try:
+            [(content,)] = self._ask("SELECT proto FROM ServerInfo") or [(None,)]
+            if content is None:
+                raise InputError(f"The database {self._where} has no server.", remedy="Is it the right one?")
+            self.cluster_id = read_server_info(bytes(content), self._where)
+            self._seen = self._look()
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close the connection."""

@@ -23,6 +23,7 @@ def make(file: Path, folder: str) -> None:
 
     partial = file.with_name(f"{file.name}.{os.getpid()}")
     os.environ["SPARK_SUBMIT_OPTS"] = f"{QUICK_JVM} -XX:ArchiveClassesAtExit={partial} -Djava.io.tmpdir={folder}"
+    os.environ["SPARK_TESTING"] = "1"  # by which Connect takes a free port
     spark = (
         SparkSession.builder.remote("local[2]")  # through Connect: classic sessions and pipelines find theirs in it
         .config("spark.ui.enabled", "false")
@@ -60,12 +61,18 @@ def main() -> None:
     if ARCHIVE.exists():
         return
     set_up_java()
+    failure = "this Java writes none"
     with tempfile.TemporaryDirectory(prefix="penstock-classes-") as folder:
-        make(ARCHIVE, folder)
+        try:
+            make(ARCHIVE, folder)
+        except Exception as error:  # it saves time, and nothing else: what is wrong with Spark the tests will tell
+            failure = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    for partial in ARCHIVE.parent.glob(f"{ARCHIVE.name}.*"):
+        partial.unlink()
     if ARCHIVE.exists():
         told = f"{ARCHIVE.name}: {ARCHIVE.stat().st_size // 2**20} MB of classes for the JVMs of the tests"
     else:
-        told = "This Java writes no archive of classes: the JVMs of the tests start without one."
+        told = f"The JVMs of the tests start without an archive of classes: {failure}."
     sys.stdout.write(f"{told}\n")
 
 

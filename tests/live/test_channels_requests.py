@@ -223,15 +223,21 @@ async def test_connect_waits_for_nobody_else(server, unique):
         assert (await waiting).error == ""
 
 
-async def test_a_requester_who_left_is_registered_all_the_same(stan):
-    """The new client has the id after the half second, also if whoever asked has given up by then."""
+async def took_over(stan):
+    """Let a client, which gives up before the answer, take the place of a silent one of its id."""
     silent = await stan.raw("silent")
     await silent.connect()
     silent.answers_heartbeats = False
     late = await stan.raw("silent")
     assert await late.connect(timeout=0.1) is None
     service = stan.gateways[0].service
-    await until(lambda: service.clients.by_id.get("silent").record.conn_id == late.conn_id)
+    await until(lambda: service.clients.by_id["silent"].record.conn_id == late.conn_id)
+    return service, late
+
+
+async def test_a_requester_who_left_is_registered_all_the_same(stan):
+    """The new client has the id after the half second, also if whoever asked has given up by then."""
+    await took_over(stan)
 
 
 async def test_a_client_that_asks_again_keeps_what_it_has(stan):
@@ -251,13 +257,7 @@ async def test_a_client_that_asks_again_keeps_what_it_has(stan):
 
 async def test_a_client_that_took_over_and_asks_again(stan):
     """A connect that took a silent owner's place is asked again, because it took so long: it replaces nobody."""
-    silent = await stan.raw("silent")
-    await silent.connect()
-    silent.answers_heartbeats = False
-    late = await stan.raw("silent")
-    assert await late.connect(timeout=0.1) is None
-    service = stan.gateways[0].service
-    await until(lambda: service.clients.by_id["silent"].record.conn_id == late.conn_id)
+    service, late = await took_over(stan)
     registered = service.clients.by_id["silent"]
     late.answers_heartbeats = False
     assert (await late.connect()).error == ""

@@ -1,4 +1,4 @@
-"""Makes docs/why/performance.md, and the charts beside it, of a report: every figure comes from there.
+"""Makes docs/why/performance.md, its charts, and the table of docs/why/comparison.md, of a report and nothing else.
 
     python benchmarks/page.py [REPORT]      artifacts/bench.json unless told
 
@@ -9,6 +9,7 @@ anew and compare. Charts are for light and dark pages.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ import charts
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "why" / "performance.md"
+COMPARISON = ROOT / "docs" / "why" / "comparison.md"
 FOLDER = ROOT / "docs" / "why" / "performance"
 PROFILES = ROOT / "docs" / "why" / "profiles"
 NAMES = {
@@ -240,11 +242,6 @@ def _others(report: dict[str, Any]) -> Iterator[str]:
 
 
 def _rest(report: dict[str, Any]) -> Iterator[str]:
-    if rates := report.get("foreign"):
-        yield "## Foreign peers\n"
-        yield "| peer | rows/s |\n|---|---|"
-        yield from (f"| {name} | {rate:,.0f} |" for name, rate in rates.items())
-        yield ""
     if skipped := report.get("skipped"):
         yield "## Skipped\n"
         yield from (f"- {name}: {why}." for name, why in skipped.items())
@@ -271,8 +268,26 @@ def make(report: dict[str, Any]) -> tuple[str, dict[str, str]]:
     return "\n".join(text).rstrip() + "\n", drawn
 
 
+_COMPARED = re.compile(r"(?<=\n)\| path \| Penstock \| other \| command \|\n.*?(?=\n\n)", re.DOTALL)
+
+
+def compared(report: dict[str, Any], text: str) -> str:
+    """Give the page of the comparison with the figures of a report in its table; a row without others is left out."""
+    lines = ["| path | Penstock | other | command |", "|---|---|---|---|"]
+    for row in tomllib.loads((ROOT / "benchmarks" / "compared.toml").read_text())["row"]:
+        ours = find(report, row["ours"])
+        others = [(name, figure) for name, keys in row["others"] if (figure := find(report, keys)) is not None]
+        if ours is not None and others:
+            beside = "; ".join(f"{name} {figure:,.0f}" for name, figure in others)
+            lines.append(f"| {row['path']} | {ours:,.0f} | {beside} | `{row['command']}` |")
+    made, places = _COMPARED.subn(lambda _: "\n".join(lines), text)
+    if places != 1:
+        raise ValueError("the page of the comparison has no place for its table")
+    return made
+
+
 def write(report: dict[str, Any]) -> None:
-    """Write the page, the charts and the figures that they are made of; charts of before that are none now go."""
+    """Write the pages, the charts and the figures that they are made of; charts of before that are none now go."""
     text, drawn = make(report)
     FOLDER.mkdir(exist_ok=True)
     for path in FOLDER.glob("*.svg"):
@@ -282,6 +297,7 @@ def write(report: dict[str, Any]) -> None:
         (FOLDER / name).write_text(chart)
     (FOLDER / "figures.json").write_text(json.dumps(report, indent=1) + "\n")
     PAGE.write_text(text)
+    COMPARISON.write_text(compared(report, COMPARISON.read_text()))
 
 
 if __name__ == "__main__":

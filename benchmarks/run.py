@@ -34,6 +34,7 @@ PARTS: dict[str, tuple[str, list[str], list[str]]] = {
     "paths": ("the main paths beside raw sockets and other clients", ["--quick"], []),
     "spark_read": ("Spark reads, beside a raw socket", ["--quick"], []),
     "spark_write": ("Spark writes, beside raw senders", ["--quick"], []),
+    "connectors": ("Spark's streaming reads, beside connectors that others make", ["--quick"], []),
     "curves": ("time and memory as things grow", ["--quick"], []),
     "client": ("the asyncio client beside nats-py, natsrpy and a raw socket", ["--quick"], []),
     "jetstream": ("publishers and deliveries beside nats-py", ["--quick"], []),
@@ -53,8 +54,6 @@ PARTS |= {
     for path in sorted(FOLDER.glob("[a-z]*.py"))
     if path.stem not in TOOLS and path.stem not in PARTS
 }
-# Peers that no package of ours brings: a command for each, in a variable, that prints {"rate": ...} for 300,000 rows.
-FOREIGN = {"Kafka's connector": "BENCH_KAFKA", "the Scala connector": "BENCH_SCALA"}
 QUICK_MOST, MOST = 240.0, 4 * 3600.0
 
 
@@ -90,21 +89,6 @@ def run_part(name: str, quick: bool, most: float) -> tuple[dict[str, Any] | None
         return None, {**went, "failed": f"left no {file.name}: {error}"}
 
 
-def foreign() -> tuple[dict[str, float], dict[str, str]]:
-    """Run the commands of foreign peers; give their rates, and why others are missing."""
-    rates, skipped = {}, {}
-    for name, variable in FOREIGN.items():
-        if not (command := os.environ.get(variable)):
-            skipped[name] = f"not installed; {variable} may name a command that measures it"
-            continue
-        try:
-            done = subprocess.run(command.split(), capture_output=True, text=True, timeout=MOST, check=True)
-            rates[name] = float(json.loads(done.stdout.splitlines()[-1])["rate"])
-        except (OSError, subprocess.SubprocessError, ValueError, LookupError) as error:
-            skipped[name] = f"{variable} failed: {error}"
-    return rates, skipped
-
-
 def main() -> None:
     """Run the parts, and write the report and the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -136,7 +120,7 @@ def main() -> None:
         else:
             parts[name] = found
             print(f"    {went[name]['seconds']:,.0f} s", flush=True)
-        report["foreign"], report["skipped"] = foreign()
+        report["skipped"] = {}
         for part in parts.values():
             report["skipped"] |= part.get("skipped") or {} if isinstance(part, dict) else {}
         given.output.parent.mkdir(parents=True, exist_ok=True)

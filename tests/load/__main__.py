@@ -1,6 +1,6 @@
 """Runs the load whole, or parts of it: `python -m tests.load [PART ...]`, or `make load ONLY=soak ARGS="--minutes 30"`.
 
-Figures go to artifacts/load.json, what a soak held to artifacts/soak.svg.
+Figures go to artifacts/load.json, what a soak held to artifacts/soak.svg; with --page, to docs/why/load.md as well.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tools import load_page
+
 from penstock.server import Server
 from tests.load import parts
 from tests.load.samples import growth, picture
 from tests.load.soak import soak
 
-ARTIFACTS = Path(__file__).resolve().parents[2] / "artifacts"
+ROOT = Path(__file__).resolve().parents[2]
+ARTIFACTS = ROOT / "artifacts"
 PARTS = ("messages", "requests", "clients", "consumers", "subjects", "soak")
 
 
@@ -65,12 +68,13 @@ def main() -> int:
     flags.add_argument("--consumers", type=int, default=10_000)
     flags.add_argument("--subjects", type=int, default=1_000_000)
     flags.add_argument("--minutes", type=float, default=30.0)
+    flags.add_argument("--page", action="store_true", help="write the figures into docs/why/load.md")
     given = flags.parse_args()
     ARTIFACTS.mkdir(exist_ok=True)
     kept = ARTIFACTS / "load.json"
     found: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
-    status = 0
-    for part in given.parts or PARTS:
+    status, chosen = 0, given.parts or PARTS
+    for part in chosen:
         began = time.monotonic()
         try:
             found[part] = {**run(part, given), "took": time.monotonic() - began}
@@ -80,6 +84,9 @@ def main() -> int:
             status = 1
         print(part, json.dumps(found[part]), flush=True)
         kept.write_text(json.dumps(found, indent=2) + "\n")
+    if given.page:
+        drawn = (ARTIFACTS / "soak.svg").read_text() if "soak" in chosen else None
+        load_page.write(ROOT / "docs" / "why" / "load.md", {part: found[part] for part in chosen}, drawn)
     return status
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 
 import pytest
+from tools import load_page
 
 from penstock.server import Server
 from tests.load import parts
@@ -59,3 +60,18 @@ def test_what_grows_is_seen(name: str):
     leaking = [replace(flat, seconds=float(second), **{name: 100.0 + 10 * second}) for second in range(60)]
     assert growth(steady) == growth(early) == {}
     assert growth(leaking).keys() == {name}
+
+
+def test_the_page_gets_the_figures():
+    """A part that was run has one row, in the place of an earlier one; a part that went wrong has none."""
+    page = "# Load\n\n## What was measured\n\n| part | what was done | seconds |\n|---|---|---|\n\nThe end.\n"
+    found = {"subjects": {"subjects": 1000, "stored_seconds": 0.25, "listed_seconds": 2.0, "took": 3.0}}
+    soaked = {"rounds": {"bus": 3, "chunks": 4}, "last": {"seconds": 120.0}, "grew": {}, "took": 121.0}
+    for text in (page, load_page.with_load(page, {"subjects": {**found["subjects"], "took": 9.0}})):
+        made = load_page.with_load(text, {**found, "soak": soaked, "clients": {"wrong": "one is missing"}})
+        rows = [line for line in made.splitlines() if line.startswith("| `")]
+        assert rows == [
+            "| `subjects` | 1,000 subjects, stored in 0.2 s, listed in 2.0 s | 3.0 |",
+            "| `soak` | 2 minutes, 7 turns; nothing grew | 121 |",
+        ]
+        assert made.endswith("The end.\n")

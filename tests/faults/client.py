@@ -1,8 +1,13 @@
-"""Runs one client under test until it is told to end: `python -m tests.faults.client PROGRAM '{"url": …}'`."""
+"""Runs one client under test until it is told to end: `python -m tests.faults.client PROGRAM '{"url": …}'`.
+
+SIGUSR1 has it write into its log what each of its threads is doing.
+"""
 
 from __future__ import annotations
 
+import _thread
 import asyncio
+import faulthandler
 import importlib
 import inspect
 import json
@@ -27,13 +32,15 @@ def main() -> int:
     name, given = sys.argv[1], json.loads(sys.argv[2])
     program = importlib.import_module(f"tests.faults.clients.{name}").run
     ledger = Ledger(Path(given["ledger"]), given["client"], given["life"])
+    faulthandler.register(signal.SIGUSR1)
     ledger.note("begin")
     try:
         if inspect.iscoroutinefunction(program):
             asyncio.run(_run_async(program, given, ledger))
         else:
             over = threading.Event()
-            signal.signal(signal.SIGTERM, lambda *_: over.set())
+            # By another thread: an event has a lock, which the main thread may hold when the signal comes.
+            signal.signal(signal.SIGTERM, lambda *_: _thread.start_new_thread(over.set, ()))
             program(given, ledger, over)
     except PenstockError as error:
         ledger.note("stopped", error=type(error).__name__, text=str(error))

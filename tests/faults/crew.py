@@ -211,9 +211,17 @@ class Crew:
                 process.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 late.append(client.name)
+                self._let_tell(process)
                 self._send(client, client.life, process, signal.SIGKILL)
                 process.wait()
         return late
+
+    @staticmethod
+    def _let_tell(process: subprocess.Popen[bytes]) -> None:
+        """Have a client that does not end write what it is doing into its log, if it can still do that."""
+        process.send_signal(signal.SIGUSR1)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(2.0)
 
     def died(self, prefix: str) -> list[tuple[str, int]]:
         """Give the lives that ended by themselves."""

@@ -7,6 +7,7 @@ after it has closed what it opened, as it does on SIGTERM.
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import importlib
 import inspect
@@ -110,8 +111,8 @@ class Gate:
 
     def end(self, number: int, frame: object) -> None:
         """End the process from its main thread; threads that wait here wait no longer."""
-        self._go.set()
-        self.stopped.set()
+        for event in (self._go, self.stopped):  # by another thread: this one may hold their locks, since it waits, too
+            _thread.start_new_thread(event.set, ())
         raise SystemExit(128 + number)
 
 

@@ -106,3 +106,26 @@ def test_every_benchmark_is_a_part():
     programs = {path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py")} - run.TOOLS
     assert set(run.PARTS) == programs
     assert all(what for what, _, _ in run.PARTS.values())
+
+
+def test_connectors_that_others_make(monkeypatch: pytest.MonkeyPatch):
+    """A connector is measured by a command; one that is not here, fails or lost rows is told."""
+    from benchmarks import connectors
+
+    said = [sys.executable, "-c", 'print(\'a log\'); print(\'{"rows": 10, "trigger_ms": 50, "whole_ms": 400}\')']
+    assert connectors.run_side(said, 10) == {"trigger_ms": 50.0, "whole_ms": 400.0}
+    with pytest.raises(RuntimeError, match="10 of 11 rows"):
+        connectors.run_side(said, 11)
+    with pytest.raises(RuntimeError, match="status 3: no Java"):
+        connectors.run_side([sys.executable, "-c", "import sys; print('no Java', file=sys.stderr); sys.exit(3)"], 10)
+    monkeypatch.setenv("BENCH_SCALA", "/opt/measure 'with spaces'")
+    monkeypatch.delenv("BENCH_KAFKA", raising=False)
+    found, skipped = connectors.commands("nats://host", 10)
+    assert found["the Scala connector"] == ["/opt/measure", "with spaces", "nats://host", "10"]
+    assert skipped.keys() == {"Kafka's connector"}
+    sides = {"ours": said, "slow": [*said[:2], said[2].replace("50", "200")], "gone": ["/no/such/program"]}
+    monkeypatch.setattr(connectors, "commands", lambda url, count: (sides, skipped))
+    result = connectors.measure("nats://host", 10, rounds=2)
+    assert result["times as fast"]["slow"]["trigger_ms"]["median"] == 4.0
+    assert result["sides"].keys() == {"ours", "slow"}
+    assert "gone" in result["skipped"]

@@ -5,7 +5,8 @@
 
 Every side is a process with a Spark of its own on two cores, and reads all messages by a streaming query into the sink
 `noop`, twice; the second time counts. `trigger` is what Spark says its micro-batches with rows took, `whole` is the
-time from start() until the last row was there. The sides take turns, in another order every round.
+time from start() until the last row was there. The sides take turns, in another order every round. `ready` is a Python
+source that has its rows ready: what Spark itself takes with any Python source.
 
 No package of ours brings other connectors. A variable names a command for each, which says its figures as the last
 line that it prints, {"rows": …, "trigger_ms": …, "whole_ms": …}:
@@ -32,6 +33,7 @@ from typing import Any
 import penstock
 
 sys.path.insert(0, str(Path(__file__).parent))
+import _ready_source
 import _wire_sides as sides
 from _measure import rotated, summary
 from spark_read import SIZE, fill
@@ -41,8 +43,8 @@ FIGURES = ("trigger_ms", "whole_ms")
 MOST = 600.0  # seconds that a side may take
 
 
-def ours(url: str, count: int) -> dict[str, Any]:
-    """Read the stream in a Spark of this process, twice; give the figures of the second time."""
+def measured(source: str, url: str, count: int) -> dict[str, Any]:
+    """Read by our source, or by one that has its rows ready, twice; give the figures of the second time."""
     from penstock.spark.sessions import session
 
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
@@ -56,9 +58,14 @@ def ours(url: str, count: int) -> dict[str, Any]:
         )
         try:
             spark.sparkContext.setLogLevel("OFF")
+            spark.dataSource.register(_ready_source.Ready)
             found: dict[str, Any] = {}
             for turn in range(2):
-                reader = spark.readStream.format("nats").option("url", url).option("stream", sides.STREAM)
+                reader = spark.readStream.format(source)
+                if source == "nats":
+                    reader = reader.option("url", url).option("stream", sides.STREAM)
+                else:
+                    reader = reader.option("rows", str(count))
                 begun, seen = time.perf_counter(), 0
                 query = (
                     reader.load().writeStream.format("noop")
@@ -95,7 +102,8 @@ def run_side(command: list[str], count: int) -> dict[str, float]:
 
 def commands(url: str, count: int) -> tuple[dict[str, list[str]], dict[str, str]]:
     """Give the command of each side that is here, and why others are not."""
-    found = {"ours": [sys.executable, __file__, "--side", url, "--messages", str(count)]}
+    own = [sys.executable, __file__, "--url", url, "--messages", str(count), "--side"]
+    found = {"ours": [*own, "nats"], "ready": [*own, "ready"]}
     skipped = {}
     for name, variable in FOREIGN.items():
         if given := os.environ.get(variable):
@@ -145,12 +153,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a third of the messages, once")
     parser.add_argument("--messages", type=int, help="how many messages there are")
     parser.add_argument("--rounds", type=int, help="how often each side takes its turn")
-    parser.add_argument("--side", metavar="URL", help="measure only ours, and print its figures")
+    parser.add_argument("--side", choices=("nats", "ready"), help="measure only this side, and print its figures")
+    parser.add_argument("--url", default="", help="the server of the side nats")
     parser.add_argument("--output", type=Path, default=Path("artifacts/connectors.json"))
     given = parser.parse_args()
     count = given.messages or (100_000 if given.quick else 300_000)
     if given.side:
-        print(json.dumps(ours(given.side, count)))
+        print(json.dumps(measured(given.side, given.url, count)))
         return
     with penstock.Server(sync="2m") as server:
         fill(server.url, count)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import pickle
+import signal
 
 import pytest
 
 from penstock.bench.client_job import ClientJob, Subjects, shares
 from penstock.bench.pace import Pace
 from penstock.bench.results import Results, Sample, latency_figures
+from penstock.bench.worker import Gate
 from penstock.errors import InputError
 from penstock.options import ConnectionOptions
 
@@ -85,3 +87,13 @@ def test_a_pace(monkeypatch: pytest.MonkeyPatch):
     assert pace.due(5) == pytest.approx(0.2)
     assert Pace(ClientJob("x", ConnectionOptions(), 5, sleep=0.25)).due(2) == 0.5
     assert Pace(ClientJob("x", ConnectionOptions(), 5)).is_free
+
+
+@pytest.mark.timeout(60)
+def test_a_client_that_waits_can_be_told_to_end():
+    """A signal may come at any step of the wait for the word to begin, also while the main thread has its lock."""
+    gate = Gate(lambda what: None)
+    with gate._go._cond, pytest.raises(SystemExit):  # what `wait` holds for a moment
+        gate.end(signal.SIGTERM, None)
+    assert gate._go.wait(30)
+    assert gate.stopped.wait(30)

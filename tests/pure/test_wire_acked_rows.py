@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from penstock.errors import PublishError
-from penstock.wire.bulk.publishing import Ack, AckedRows
+from penstock.errors import JetStreamError, PublishError
+from penstock.wire.bulk.publishing import Ack, AckedRows, Job
+from penstock.wire.patience import Deadline
 
 
 def acked(*rows: tuple[int, int]) -> AckedRows:
@@ -62,3 +65,17 @@ def test_acks_that_contradict_each_other():
     lost.check_sequences(ordered=True, counted=False)  # rows with ids of their own may be repeats of each other
     with pytest.raises(PublishError, match=r"row 599 is its message 100, and cannot be before 600"):
         lost.check_sequences(ordered=True, counted=True)
+
+
+def test_an_id_that_a_leader_holds_back():
+    """Rows whose ids stay in process until the time is over are named, with what to do when the window is over."""
+    job: Any = object.__new__(Job)
+    job.ids, job.timeout, job.deadline, job.acked = b"id.", 60.0, Deadline(0.0), acked((0, 5), (2, 7))
+    stuck = JetStreamError("The server refused: duplicate message id is in process (10158).", err_code=10158)
+    with pytest.raises(PublishError, match=r"no progress for 60 s; rows .* may or may not be") as told:
+        job.check(stuck, "", [(1, 2)])
+    assert "duplicate window" in told.value.remedy
+    assert told.value.unknown == ((1, 2),)
+    with pytest.raises(PublishError) as other:
+        job.check(JetStreamError("The server refused: no leader (10008).", err_code=10008), "", [(1, 2)])
+    assert "duplicate window" not in other.value.remedy

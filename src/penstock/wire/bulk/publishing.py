@@ -21,6 +21,7 @@ from penstock.errors import (
 )
 from penstock.wire import frames, protocol
 from penstock.wire.bulk.rows import Source
+from penstock.wire.jetstream import names
 from penstock.wire.jetstream.acked import joined, no_window
 from penstock.wire.jetstream.answers import number, part, text, texts
 from penstock.wire.jetstream.verdicts import Verdict, judge
@@ -235,11 +236,14 @@ class Job:
         """Give up if sending again is no longer safe, or no longer in time."""
         why = hindrance or ("" if self.has_time else f"there was no progress for {self.timeout:.3g} s")
         if why:
-            remedy = (
-                ""
-                if self.ids
-                else "Publish with ids=True, or in mode acks: then rows are sent again after a lost connection."
-            )
+            remedy = ""
+            if not self.ids:
+                remedy = "Publish with ids=True, or in mode acks: then rows are sent again after a lost connection."
+            elif getattr(error, "err_code", None) == names.ID_IN_PROCESS:  # nats-server 2.15 may forget to clear them
+                remedy = (
+                    "A leader may hold back an id whose message was lost when it was chosen, until the stream's "
+                    "duplicate window is over. See which of these rows are in the stream, and publish the others then."
+                )
             said = f"{error.what.rstrip('.')}, and {why}"
             raise self.acked.failure(said, error, unknown=unknown, remedy=remedy) from error
 

@@ -25,6 +25,7 @@ __all__ = [
     "EXPECTED_STREAM",
     "FAST_INGEST",
     "HEADER_PREFIX",
+    "ID_IN_PROCESS",
     "INCOMPLETE_BATCH",
     "INCREMENT",
     "LAST_CONSUMER",
@@ -81,6 +82,7 @@ __all__ = [
 
 NO_MESSAGE = 10037
 SUBJECTS_OVERLAP = 10065
+ID_IN_PROCESS = 10158  # a message with this id is under way; or was, and the leader did not hear that it is lost
 WRONG_LAST_ID = 10070
 STREAM_NOT_FOUND = 10059
 WRONG_LAST_SEQUENCE = 10071

@@ -29,6 +29,7 @@ from _measure import about
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = Path(__file__).parent
 REPORT = Path("artifacts/bench.json")
+FIGURES = ROOT / "docs" / "why" / "performance" / "figures.json"
 # Each part: what it is, and what a quick run and a whole one add to the command. The main paths come first.
 PARTS: dict[str, tuple[str, list[str], list[str]]] = {
     "paths": ("the main paths beside raw sockets and other clients", ["--quick"], []),
@@ -105,8 +106,9 @@ def main() -> None:
         return
     os.chdir(ROOT)
     report: dict[str, Any] = {}
-    if set(given.only) != set(PARTS) and given.output.exists():
-        report = json.loads(given.output.read_text())
+    if set(given.only) != set(PARTS):  # the others stay as they were: in the last report, or on the page
+        kept = [given.output, *([] if given.no_page else [FIGURES])]
+        report = next((json.loads(file.read_text()) for file in kept if file.exists()), {})
     report["about"] = about() | {"quick": given.quick}
     parts, went = report.setdefault("parts", {}), report.setdefault("went", {})
     begun, failed, this = time.monotonic(), {}, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -107,14 +107,35 @@ def test_a_single_message_that_was_there_before() -> None:
 
 
 def test_a_gap() -> None:
-    """At a gap the server ends the batch: what it counts is stored, and surely nothing behind it."""
+    """At a gap the server ends the batch: what it counts is stored, what it passed on before it was replaced may be."""
     batch = begun(10, ids=False)
     batch.hear(GAP)
     assert (batch.is_broken, batch.is_over, batch.doubtful) == (True, False, 10)
     batch.hear(final(1))
     batch.hear(UNKNOWN_BATCH)  # for each message behind the end
-    assert (batch.is_over, batch.acked, batch.doubtful) == (True, 1, 0)
-    assert (batch.is_refused, batch.hindrance(1e9)) == (False, "")
+    assert (batch.is_over, batch.acked, batch.sequence, batch.doubtful) == (True, 1, 1, 9)
+    assert (batch.is_refused, batch.hindrance(1e9)) == (False, "without ids nothing is sent twice")
+
+
+def test_an_ack_behind_the_end() -> None:
+    """What the next leader acknowledges is stored, too, and the sequence of the end is not that of its last message."""
+    batch = begun(10)
+    batch.hear(GAP)
+    batch.hear(final(2, 77))
+    assert (batch.acked, batch.sequence) == (2, 77)
+    batch.hear(flow(6))
+    assert (batch.is_over, batch.acked, batch.sequence, batch.doubtful) == (True, 6, None, 4)
+
+
+def test_an_early_end_without_a_reason() -> None:
+    """An end that counts fewer than were sent, and does not say which was refused, leaves the others in doubt."""
+    batch = begun(10)
+    batch.hear(final(4))
+    assert (batch.acked, batch.doubtful) == (4, 6)
+    other = begun(10)
+    other.hear(error(10077, 503, type="err", seq=8))
+    other.hear(final(4))
+    assert (other.acked, other.doubtful) == (4, 6), "of 5 to 7 nobody has said anything"
 
 
 def test_a_message_that_is_refused() -> None:
@@ -322,6 +343,12 @@ class Peer:
             return [flow(self.reached, every)]
         return []
 
+    def depose(self, place: int) -> list[bytes]:
+        """End the batch as a leader that was replaced: what it has not told stays stored, and is not counted."""
+        count = self.told
+        self.begin("")
+        return [b'{"type":"gap","last_seq":%d,"seq":%d}' % (count, place), final(count)]
+
     def _store(self, row: int | None) -> None:
         self.reached += 1
         assert row is not None
@@ -351,11 +378,14 @@ class Publisher:
         reply = self.batch.reply(operation)
         if row is not None:
             self.batch.send(1, 0.0)
-        fates = ["well", "lost", "broken", "moved", "unheard"] if self.troubles else ["well"]
+        fates = ["well", "lost", "broken", "moved", "deposed", "unheard"] if self.troubles else ["well"]
         fate = self.draw(st.sampled_from(fates), "fate")
         self.troubles -= fate != "well"
         if fate == "moved":
             self.peer.begin("")
+        if fate == "deposed" and operation is Operation.APPEND:
+            for payload in self.peer.depose(self.batch.sent):
+                self.batch.hear(payload)
         if fate in ("well", "moved", "unheard"):
             said = self.peer.take(reply, row, self.draw(st.integers(1, 3), "every"))
             for payload in said if fate != "unheard" else []:

@@ -170,8 +170,7 @@ async def publish_fast(route: Route, messages: Iterable[Outgoing]) -> BatchAck:
                 f"A fast batch broke after {ingest.done:,} messages, and {why}; the next may be stored or not. {error}"
             )
             raise DeadlineError(what, remedy="Publish them again with the same ids.", seconds=route.patience) from error
-    final = ingest.batch.final
-    sequence = final.sequence if final is not None else 0
+    sequence = ingest.batch.sequence or 0
     if not sequence and (found := await route.find(*ingest.last)):
         sequence = found.sequence  # the last one was a duplicate, and the server names no sequence
     return BatchAck(route.stream, "fast", ingest.done, sequence, None)

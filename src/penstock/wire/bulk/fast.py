@@ -108,12 +108,12 @@ class Fast:
             self._hear(wait=True)
         job.unlisten()
         if batch.acked:
-            sequence = batch.final.sequence or None if batch.final is not None else None
-            job.acked.add(self.base, batch.acked, sequence, batch.is_duplicate, batch.is_duplicate)
+            job.acked.add(self.base, batch.acked, batch.sequence, batch.is_duplicate, batch.is_duplicate)
         if batch.acked < batch.sent:
-            if batch.is_refused or batch.hindrance(time.monotonic()) or not job.has_time:
+            if batch.is_refused:
                 raise job.refusal(f"row {self.base + batch.acked}", batch.reason, self._unknown()) from batch.fault
-            # A new leader ended the batch: what is not stored goes into a new one.
+            # A leader that was replaced, or is new, ended the batch: what has no ack goes into another one.
+            job.check(batch.reason, batch.hindrance(time.monotonic()), self._unknown())
             time.sleep(PAUSE)
         if batch.acked:
             job.progress()

@@ -16,8 +16,10 @@ The server answers on the same subjects::
     {"type":"err","seq":n,"error":{...}}    message n is refused
     {"stream":...,"seq":s,"count":n}        the end: n messages are stored, the last of them at s
 
-What ends a batch early is not lost: what the end counts is stored, and nothing behind it. If the end itself is
-lost, all that has no ack is in doubt.
+What the end counts is stored. Whether nothing behind it is, depends on who says so: a leader that refuses a message
+has taken none behind it, but one that misses a message may have been replaced, and what it sent to the others before
+may still be stored by the next leader. Then, and if the end itself is lost, all that has no ack is in doubt. The next
+leader may yet acknowledge it, also after the end.
 """
 
 from __future__ import annotations
@@ -86,6 +88,7 @@ class Batch:
         self.final: PubAck | None = None
         self.fault: PenstockError | None = None
         self._gap: int | None = None
+        self._refused: int | None = None  # the number of the message that the leader refuses
         self._every = 1  # messages for one ack
         self._heard = False  # whether the server has said anything yet
         self._ping, self._silence = ping, silence
@@ -176,6 +179,8 @@ class Batch:
             self._gap = number(said, "last_seq", 0) if self._gap is None else self._gap
         elif "error" in said and "count" not in said:
             # Of a message, or of those that came behind the end of the batch; the first one is the reason.
+            if self.fault is None:
+                self._refused = number(said, "seq", 0) if kind == "err" else None
             self.fault = self.fault or api_error(said["error"])
         elif self.final is None:
             self._end(payload)
@@ -184,8 +189,13 @@ class Batch:
         final = confirm(payload, None, self.stream, self.domain)
         # A batch whose first message was stored before may end at once, and count nothing.
         count = 1 if final.duplicate and self.sent == 1 else final.count or 0
-        if not self.acked <= count <= self.sent:
-            raise RemoteProtocolError(f"The server counts {count} messages of {self.sent}, having {self.acked} acked.")
+        if count > self.sent:
+            raise RemoteProtocolError(f"The server counts {count} messages of {self.sent}.")
+        if count < self.acked:
+            raise RemoteProtocolError(
+                f"The server ends the batch after {count} messages, having acknowledged {self.acked}.",
+                remedy="See whether the stream has lost what it had acknowledged, and publish that again.",
+            )
         self.final = final
         self._store(count)
 
@@ -229,11 +239,18 @@ class Batch:
         return self.final is not None and self.final.duplicate and self.sent == 1
 
     @property
+    def sequence(self) -> int | None:
+        """The sequence of the last acknowledged message; None if it was not told."""
+        if self.final is None or (self.final.count != self.acked and not self.is_duplicate):
+            return None
+        return self.final.sequence or None
+
+    @property
     def doubtful(self) -> int:
         """How many messages behind the acknowledged ones may or may not be stored."""
-        # The end says that nothing behind it is stored. What an earlier batch left in doubt stays so until an ack
-        # covers it.
-        certain = self.final is not None or self._never_begun
+        # The end behind which a leader refused a message says that nothing more is stored. What an earlier batch left
+        # in doubt stays so until an ack covers it.
+        certain = self._never_begun or (self.final is not None and self._refused == (self.final.count or 0) + 1)
         return max(0, max(self._earlier, 0 if certain else self.sent) - self.acked)
 
     @property

@@ -324,6 +324,32 @@ def test_without_ids_nothing_is_sent_twice(
     assert len(doubtful) <= 4000
 
 
+def test_rows_that_may_be_stored_twice_are_sent_again(
+    server: Server, bulk: BulkConnection, unique: Callable[..., str]
+) -> None:
+    """Fast ingest without ids outlives lost connections if rows may be stored twice: none is missing."""
+    name = unique()
+    make_stream(bulk, name)
+    with relayed(server) as relay:
+        relay.cut_after_sent = [300_000, 200_000]
+        with BulkConnection(relay.url(server)) as shaky:
+            assert shaky.publish(name, rows(name, range(10_000)), "fast", twice=True).rows == 10_000
+        assert relay.cut_after_sent == [], "both cuts came while rows were sent"
+    assert set(stored(bulk, name)) == set(range(10_000))
+
+
+@pytest.mark.parametrize(("mode", "ids"), [("acks", None), ("atomic", None), ("fast", True)])
+def test_only_rows_without_ids_may_be_stored_twice(
+    bulk: BulkConnection, unique: Callable[..., str], mode: str, ids: bool | None
+) -> None:
+    """What stores each row once is not told to store it twice."""
+    name = unique()
+    make_stream(bulk, name)
+    with pytest.raises(InputError, match="twice is for mode fast"):
+        bulk.publish(name, rows(name, range(10)), mode, ids=ids, twice=True)
+    assert stored(bulk, name) == []
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_the_time_of_the_caller_is_not_ours(bulk: BulkConnection, unique: Callable[..., str], mode: str) -> None:
     """Rows that are longer in the making than the timeout are no failure of the server, and are stored."""

@@ -147,8 +147,9 @@ class _Writing:
     def _publish(self, bulk: TaskConnection, rows: Iterator[Messages]) -> TaskOutcome:
         """Store the rows at least once, as fast as the stream allows."""
         batches: Iterator[Any] = (messages.to_batch() for messages in rows)
-        mode = "fast" if self.prepared.fast else "acks"
-        published = bulk.publish(self.options.stream, batches, mode=mode, timeout=self.options.patience)
+        fast = self.prepared.fast
+        mode = "fast" if fast else "acks"
+        published = bulk.publish(self.options.stream, batches, mode=mode, twice=fast, timeout=self.options.patience)
         return TaskOutcome(stored=published.rows - published.duplicates, duplicates=published.duplicates)
 
     # -- on the driver --------------------------------------------------------------------------------------------

@@ -290,6 +290,7 @@ class BulkConnection:
         *,
         subject: str | None = None,
         ids: bool | None = None,
+        twice: bool = False,
         timeout: float = 30.0,
     ) -> publishing.Published:
         """Store the rows of `batches` in a stream and give the acks.
@@ -300,10 +301,13 @@ class BulkConnection:
         - `acks`: an ack for every message, thousands of them outstanding. Every message carries a `Nats-Msg-Id`, its
           own or one of ours, so that after a lost connection the rest is sent again and stored once.
         - `fast`: fast ingest, for streams with `allow_batched`. In order and without gaps. Without ids nothing is sent
-          twice, so a lost connection ends in a PublishError; with `ids=True` it goes on, as above.
+          twice, so a lost connection or a change of the leader ends in a PublishError; with `ids=True` it goes on, as
+          above; with `twice=True` it goes on too, and rows whose fate was unknown may be in the stream twice.
         - `atomic`: for streams with `allow_atomic`. Each batch of rows, in pieces of 1,000, is stored whole or not.
 
         Raises PublishError, which says which rows are stored, not stored or unknown.
         """
         check_name(stream)
-        return publishing.publish(self, stream, batches, mode=mode, subject=subject, ids=ids, timeout=timeout)
+        return publishing.publish(
+            self, stream, batches, mode=mode, subject=subject, ids=ids, twice=twice, timeout=timeout
+        )

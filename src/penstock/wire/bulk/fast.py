@@ -21,9 +21,8 @@ class Fast:
         self.rows: deque[tuple[int, frames.Rows]] = deque()  # with rows that are not known to be stored
         self.source = job.rows()
         self.base = 0  # the rows before the first one of the current batch
-        self.batch = Batch(
-            job.connection.new_subject(), job.stream, ids=bool(job.ids), safe=job.safe, domain=job.domain
-        )
+        again = bool(job.ids) or job.twice
+        self.batch = Batch(job.connection.new_subject(), job.stream, ids=again, safe=job.safe, domain=job.domain)
 
     def run(self) -> None:
         """Publish them all."""

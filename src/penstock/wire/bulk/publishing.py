@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -160,6 +161,7 @@ class Job:
         self.acked = AckedRows(stream)
         self.deadline = Deadline(timeout)
         self.safe = 0.0  # seconds after which sending again is not safe
+        self.twice = False  # rows whose fate is unknown are sent again, whatever became of them
         self.broken: Exception | None = None
         self._sid = 0
 
@@ -237,8 +239,11 @@ class Job:
         why = hindrance or ("" if self.has_time else f"there was no progress for {self.timeout:.3g} s")
         if why:
             remedy = ""
-            if not self.ids:
-                remedy = "Publish with ids=True, or in mode acks: then rows are sent again after a lost connection."
+            if not (self.ids or self.twice):
+                remedy = (
+                    "Publish with ids=True, or in mode acks: then rows are sent again after a lost connection or a "
+                    "change of the leader."
+                )
             elif getattr(error, "err_code", None) == names.ID_IN_PROCESS:  # nats-server 2.15 may forget to clear them
                 remedy = (
                     "A leader may hold back an id whose message was lost when it was chosen, until the stream's "
@@ -281,6 +286,7 @@ def publish(
     mode: str,
     subject: str | None,
     ids: bool | None,
+    twice: bool,
     timeout: float,
 ) -> Published:
     """Check everything that can be checked before the first row, then publish in the given mode."""
@@ -294,6 +300,10 @@ def publish(
         raise InputError(f"timeout is {timeout}.", remedy="Give a number of seconds above zero.")
     if mode == "acks" and ids is False:
         raise InputError("Mode acks always sends ids.", remedy="Leave ids out, or use mode fast.")
+    if twice and (ids or mode != "fast"):
+        raise InputError(
+            "twice is for mode fast without ids.", remedy="Leave it out: with ids each row is stored once."
+        )
     info = _look(connection, stream, Deadline(timeout))
     config = part(info, "config")
     needs = {"fast": "allow_batched", "atomic": "allow_atomic"}.get(mode)
@@ -313,6 +323,8 @@ def publish(
     job.safe = number(config, "duplicate_window", 0) / 1e9 * 2 / 3
     if job.ids and not job.safe:
         raise no_window(stream)
+    if twice:
+        job.twice, job.safe = True, inf
     try:
         modes[mode](job).run()
         job.unlisten()

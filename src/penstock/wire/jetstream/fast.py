@@ -63,8 +63,8 @@ class Batch:
     """One fast batch, from its first message to its end or to what breaks it.
 
     `ids`: every message has one, so that what is in doubt may be sent again as long as the stream remembers them,
-    which is `safe` seconds. `ping` is after how many seconds of silence we ask for an ack that may be lost; after
-    `silence` more the batch is.
+    which is `safe` seconds; `inf` if it may be stored twice. `ping` is after how many seconds of silence we ask for an
+    ack that may be lost; after `silence` more the batch is.
     """
 
     def __init__(

@@ -210,6 +210,13 @@ def _session_of(parent: int) -> Iterator[int]:
             yield int(path.parent.name)
 
 
+def _is_java(pid: int) -> bool:
+    try:
+        return "java" in Path(f"/proc/{pid}/comm").read_text()
+    except OSError:  # it has ended meanwhile
+        return False
+
+
 @SLOW
 def test_a_new_projects_own_test_passes(tmp_path: Path):
     """What `pipeline new` writes passes the test that it writes, as it stands."""
@@ -238,9 +245,7 @@ def test_spark_goes_with_a_command_that_is_killed(server: Server, tmp_path: Path
 
         def java_runs() -> bool:
             leader[:] = _session_of(child.process.pid)
-            return (
-                any("java" in Path(f"/proc/{pid}/comm").read_text() for pid in _session(leader[0])) if leader else False
-            )
+            return bool(leader) and any(map(_is_java, _session(leader[0])))
 
         eventually(java_runs, 120)
         child.process.send_signal(signal.SIGKILL)
@@ -262,7 +267,7 @@ def test_a_java_that_is_killed_ends_the_run(server: Server, tmp_path: Path, even
             if left is None or left["phase"] == "starting Spark":
                 return None
             started = (pid for leader in _session_of(child.process.pid) for pid in _session(leader))
-            return next((pid for pid in started if "java" in Path(f"/proc/{pid}/comm").read_text()), None)
+            return next(filter(_is_java, started), None)
 
         os.kill(eventually(java, 120), signal.SIGKILL)
         assert child.process.wait(60) == 1

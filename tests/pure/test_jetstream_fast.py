@@ -332,6 +332,7 @@ class Peer:
         if inbox != self.batch:
             return [UNKNOWN_BATCH]
         if what is Operation.PING:
+            self.told = self.reached
             return [flow(self.reached, every)]
         if number != self.reached + 1:
             return [b'{"type":"gap","last_seq":%d,"seq":%d}' % (self.reached, number), self._end()]

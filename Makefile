@@ -25,7 +25,7 @@ check: setup ## the quick checks: ruff, mypy, and the tests that need no server
 test: setup lint ## run the checks and the tests; ARGS="-k name" picks some
 	@tools/setup --browser
 	@$(RUN) python -m tests.spark.classes
-	@$(RUN) pytest -n 3 -m "not heavy" $(ARGS)
+	@$(RUN) pytest -n 4 -m "not heavy" $(ARGS)
 
 # What a dependency can break: everything pure, then each capability once on a real server, and a Spark session.
 OLDEST := tests/pure $(addprefix tests/live/test_,server.py connection.py cli.py wire_bulk.py wire_publish.py \

@@ -41,7 +41,7 @@ def spark_process(
 ) -> Iterator[re.Match[str]]:
     """Start one of Spark's processes, and give what its log says when it is ready."""
     log = folder / f"{name}.log"
-    home = Path(pyspark.__file__).parent
+    home = Path(os.environ.get("SPARK_HOME", Path(pyspark.__file__).parent))
     known = {key: value for key, value in os.environ.items() if not key.startswith(("NATS_", "SPARK_"))}
     ours = {"SPARK_HOME": str(home), "JAVA_HOME": java_home() or "", "SPARK_LOCAL_IP": "127.0.0.1"}
     ours |= {"SPARK_DAEMON_MEMORY": memory, "PYSPARK_PYTHON": sys.executable}

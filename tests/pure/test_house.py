@@ -168,24 +168,26 @@ def modules() -> tuple[tuple[str, Path, ast.Module], ...]:
     return tuple(found)
 
 
-def imports(tree: ast.Module) -> Iterator[str]:
+@functools.cache
+def imports(tree: ast.Module) -> tuple[str, ...]:
     """Every module that a file imports, also inside functions, but not what only type checkers see."""
-    hidden = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if id(node) in hidden:
+    found: list[str] = []
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            waiting += node.orelse
             continue
+        if isinstance(node, ast.stmt | ast.Module | ast.ExceptHandler | ast.match_case):  # where a statement may stand
+            waiting += ast.iter_child_nodes(node)
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, "imports are absolute"
-            yield node.module
+            found.append(node.module)
             if node.module.startswith("penstock"):
-                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+                found += [f"{node.module}.{alias.name}" for alias in node.names]
+    return tuple(found)
 
 
 def floor(name: str) -> int:

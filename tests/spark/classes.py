@@ -1,4 +1,4 @@
-"""Makes the archive of Java classes that the JVMs of the tests start from: `python -m tests.spark.classes`.
+"""Makes what Sparks of the tests start from, a home and an archive of Java classes: `python -m tests.spark.classes`.
 
 Spark loads thousands of classes before its first row, and the suite starts dozens of JVMs. From an archive each of them
 is there with two thirds of the work. It is made once for a `.venv`, by a session that does a little of everything; a
@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.spark.java import ARCHIVE, QUICK_JVM, set_up_java
+from tests.spark.java import ARCHIVE, QUICK_JVM, lay_out_home, set_up_java
 
 
 def make(file: Path, folder: str) -> None:
@@ -22,13 +22,16 @@ def make(file: Path, folder: str) -> None:
     from pyspark.sql.functions import pandas_udf
 
     partial = file.with_name(f"{file.name}.{os.getpid()}")
-    os.environ["SPARK_SUBMIT_OPTS"] = f"{QUICK_JVM} -XX:ArchiveClassesAtExit={partial} -Djava.io.tmpdir={folder}"
+    places = f"-Djava.io.tmpdir={folder} -Dderby.stream.error.file={folder}/derby.log"
+    os.environ["SPARK_SUBMIT_OPTS"] = f"{QUICK_JVM} -XX:ArchiveClassesAtExit={partial} {places}"
     os.environ["SPARK_TESTING"] = "1"  # by which Connect takes a free port
     spark = (
         SparkSession.builder.remote("local[2]")  # through Connect: classic sessions and pipelines find theirs in it
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
+        .config("spark.sql.catalogImplementation", "hive")  # as pipelines have it: half of their start is its classes
+        .config("spark.hadoop.javax.jdo.option.ConnectionURL", f"jdbc:derby:;databaseName={folder}/catalog;create=true")
         .getOrCreate()
     )
     try:
@@ -37,6 +40,7 @@ def make(file: Path, folder: str) -> None:
         rows.groupBy("k").count().orderBy("k").write.parquet(f"{folder}/table")
         spark.read.parquet(f"{folder}/table").createOrReplaceTempView("counted")
         assert len(spark.sql("SELECT k, to_json(struct(count)) AS j FROM counted WHERE k > 2").collect()) == 4
+        spark.sql("CREATE TABLE kept USING parquet AS SELECT k FROM counted")
         seconds = spark.readStream.format("rate").load().withWatermark("timestamp", "1 second")
         query = (
             seconds.groupBy("timestamp")
@@ -58,6 +62,7 @@ def make(file: Path, folder: str) -> None:
 
 
 def main() -> None:
+    lay_out_home()
     if ARCHIVE.exists():
         return
     set_up_java()

@@ -8,6 +8,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pyspark
+
 ROOT = Path(__file__).resolve().parents[2]
 # The JVMs of tests live for seconds or minutes: the second compiler costs them more than it brings, and a fifth of the
 # time in which they start goes into verifying Spark's own classes.
@@ -16,6 +18,31 @@ ARCHIVE = ROOT / ".venv" / "spark.jsa"
 """Spark's classes, as `classes.py` left them; a JVM that cannot use it says nothing and loads them one by one."""
 _FROM_ARCHIVE = f" -XX:SharedArchiveFile={ARCHIVE} -Xlog:disable -Xlog:all=error:stderr"
 QUICK_JVM = _QUICK + (_FROM_ARCHIVE if ARCHIVE.exists() and " " not in str(ARCHIVE) else "")
+
+
+HOME = ROOT / ".venv" / "spark-home"
+"""A home of Spark without the archives that its own code in Python is packed in, as `classes.py` laid it out.
+
+Spark puts them in front of what is installed, and a Python keeps nothing of what it compiled out of an archive: each of
+the processes that look for a source, plan a read or write rows would compile half of pyspark before it begins.
+"""
+
+
+def lay_out_home() -> None:
+    """Lay out that home, of links, unless it is there."""
+    if HOME.exists():
+        return
+    installed = Path(pyspark.__file__).parent
+    with tempfile.TemporaryDirectory(dir=HOME.parent) as folder:
+        made = Path(folder) / "home"
+        (made / "python").mkdir(parents=True)
+        for inside in installed.iterdir():
+            if inside.name != "python":
+                (made / inside.name).symlink_to(inside)
+        for inside in (installed / "python").iterdir():
+            if inside.name != "lib":
+                (made / "python" / inside.name).symlink_to(inside)
+        made.rename(HOME)
 
 
 def java_home() -> str | None:
@@ -31,6 +58,8 @@ def set_up_java() -> None:
     """
     if home := java_home():
         os.environ["JAVA_HOME"] = home
+    if (HOME / "jars").resolve() == (Path(pyspark.__file__).parent / "jars").resolve():  # and not of another .venv
+        os.environ.setdefault("SPARK_HOME", str(HOME))
     if "SPARK_SUBMIT_OPTS" not in os.environ:
         folder = tempfile.mkdtemp(prefix="penstock-java-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)

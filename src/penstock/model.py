@@ -135,8 +135,8 @@ class ServerValue(BaseModel):
             return ServerWord(value)
         try:
             return value / _NANO if name in DURATIONS else value
-        except TypeError:
-            raise InputError(f"{cls.__name__}: {name} is {value!r}, and not a number of nanoseconds.") from None
+        except (TypeError, OverflowError):  # no server's: it is of another type, or has hundreds of digits
+            raise InputError(f"{cls.__name__}: {name} is {value!r:.60}, and not a number of nanoseconds.") from None
 
     def changed(self, **fields: Any) -> Self:
         """Give the value with other fields, which are checked; what is not named stays exactly as it is."""

@@ -337,6 +337,7 @@ def test_several_mistakes_are_told_at_once() -> None:
     [
         ([], "read from a JSON object, not from list"),
         ({"name": "S", "max_age": "5s"}, "max_age is '5s', and not a number of nanoseconds"),
+        ({"name": "S", "max_age": 10**400}, "max_age is 1000.*000, and not a number of nanoseconds"),
         ({"name": "S", "mirror": "O"}, "StreamSource is read from a JSON object, not from str"),
         ({}, "name is missing"),
     ],

@@ -55,7 +55,7 @@ def meetings(request: pytest.FixtureRequest) -> Callable[[str], Meetings]:
 @pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_a_hostile_server(meetings: Callable[[str], Meetings], driver: str, script: str) -> None:
-    """Every operation that meets the script ends with an error of ours, a second late at most, and stays small."""
+    """Every operation that meets the script ends with an error of ours, seconds late at most, and stays small."""
     faults = meetings(driver).faults[script]
     assert not faults, "\n".join(faults)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from penstock.asset_names import checked
 from penstock.errors import InputError, StoreDamagedError
 from penstock.json_text import load_json
 from penstock.store.entries import MAGIC, Entries
@@ -44,10 +45,9 @@ def archive_of(folder: Folder) -> tuple[str, dict[str, Any]]:
         )
     try:
         meta = load_json(folder.read(META) or b"")
-        name = meta["config"]["name"]
-    except (ValueError, KeyError, TypeError) as error:
+        checked(meta["config"]["name"])
+    except (ValueError, KeyError, TypeError, InputError) as error:
         raise damaged(folder, f"{META} is not the description of a stream") from error
-    meta["config"]["name"] = str(name)
     return folder.path(found[0]), dict(meta)
 
 

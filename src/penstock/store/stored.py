@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from penstock.asset_names import checked
 from penstock.errors import InputError, StoreDamagedError
 from penstock.json_text import load_json
 from penstock.store.checksums import Highway
@@ -136,8 +137,8 @@ def _meta(folder: Files) -> dict[str, Any]:
         )
     try:
         meta = load_json(content[:_META_LIMIT])
-        name = meta["name"]
-    except (ValueError, KeyError, TypeError) as error:
+        name = checked(meta["name"])
+    except (ValueError, KeyError, TypeError, InputError) as error:
         raise StoreDamagedError(
             f"{folder.path('meta.inf')} is not the description of a stream.",
             remedy="Read another copy of the store.",
@@ -145,7 +146,7 @@ def _meta(folder: Files) -> dict[str, Any]:
             losses=("meta.inf",),
         ) from error
     told = (folder.read("meta.sum") or b"").decode("ascii", "replace")
-    found = Highway(hashlib.sha256(str(name).encode()).digest()).of(content).to_bytes(8, "little").hex()
+    found = Highway(hashlib.sha256(name.encode()).digest()).of(content).to_bytes(8, "little").hex()
     if told and told != found:
         raise StoreDamagedError(
             f"{folder.path('meta.inf')} is not what its checksum says.",
@@ -153,7 +154,6 @@ def _meta(folder: Files) -> dict[str, Any]:
             store=folder.uri,
             losses=("meta.inf",),
         )
-    meta["name"] = str(name)
     return dict(meta)
 
 

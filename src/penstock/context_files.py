@@ -16,13 +16,13 @@ import contextlib
 import json
 import os
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from penstock.errors import ContextError
 from penstock.json_text import load_json
+from penstock.part_file import write_whole
 
 __all__ = [
     "LAYOUT",
@@ -237,30 +237,9 @@ def replace_file(path: Path, name: str, content: bytes) -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
         for each in (folder, path.parent):
             each.mkdir(mode=0o700, exist_ok=True)
-        target = Path(os.path.realpath(path))
-        descriptor, made = tempfile.mkstemp(dir=target.parent, prefix=f"{target.name}.tmp-")  # ours alone: 0600
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(made, target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(made)
-            raise
-        _sync_folder(target.parent)
+        write_whole(Path(os.path.realpath(path)), content, mode=0o600)
     except OSError as error:
         raise _wrong(name, path, f"{path} cannot be written: {reason(error)}.", "Check the folder.") from None
-
-
-def _sync_folder(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # the file is there; only a power cut could still take it back
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def reason(error: Exception) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from penstock.server import Server
+from tests.disk_calls import record
 from tests.live.inprocess import Done, Peer, invoke, runner
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "backups"
@@ -38,15 +39,27 @@ def test_a_backup_of_the_nats_command_comes_back(run: Callable[..., Done], folde
 
 
 def test_a_backup_is_named_by_its_form(
-    run: Callable[..., Done], server: Server, unique: Callable[..., str], tmp_path: Path
+    run: Callable[..., Done],
+    server: Server,
+    unique: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
-    """What a server of today sends is named as the `nats` command names it; two forms in one folder are refused."""
+    """What a server of today sends is named as the `nats` command names it; two forms in one folder are refused.
+
+    A backup outlasts a power cut when it is complete: `backup.json` comes when all else is synced, and is synced then.
+    """
     name, folder, peer = unique("B"), tmp_path / "b", Peer(server.url)
+    calls = record(monkeypatch, tmp_path)
     run("stream", "add", name, "--subjects", name, "--defaults")
     peer.publish(name, b"one", b"two")
     peer.close()
     run("backup", "stream", name, str(folder), "--chunk-size", "1K", "--window-size", "2K", "--no-progress")
     assert sorted(file.name for file in folder.iterdir()) == ["backup.json", "stream.arc.s2"]
+    named = [calls.index(("replace", f"b/{file}")) for file in ("stream.arc.s2", "backup.json")]
+    assert calls[0] == ("fsync", "."), "the name of the new folder"
+    assert calls[named[0] - 1 : named[0] + 2] == [("fsync", "b/part"), ("replace", "b/stream.arc.s2"), ("fsync", "b")]
+    assert calls[named[0] + 2 :] == [("fsync", "b/part"), ("replace", "b/backup.json"), ("fsync", "b")]
     run("stream", "rm", name, "-f")
     shutil.copy(folder / "stream.arc.s2", folder / "stream.tar.s2")
     assert "of two backups" in run("backup", "restore", "stream", str(folder), status=2).stderr

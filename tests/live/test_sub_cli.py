@@ -14,6 +14,7 @@ import pytest
 from penstock.cli.programs import Program
 from penstock.errors import ProgramError
 from penstock.server import Server
+from tests.disk_calls import record
 from tests.live.inprocess import Done, Peer, Talk, runner
 
 
@@ -94,6 +95,23 @@ def test_a_durable_goes_on_where_it_stopped(run: Callable[..., Done], stream: st
     assert run("sub", *durable, "-T").stdout == "b1\na2\nb2\n"
     assert run("sub", *durable, "-T").stdout == ""
     assert "goes on where it stopped" in run("sub", *durable, "--all", status=2).stderr
+
+
+def test_what_is_acknowledged_is_on_the_disk(
+    run: Callable[..., Done],
+    stream: str,
+    unique: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """A file whose message is acknowledged is synced with its name; one that the stream keeps need not be."""
+    calls = record(monkeypatch, tmp_path)
+    from_stream = ("sub", "--stream", stream, "--count", "1")
+    run(*from_stream, "--durable", unique("d"), "--dump", str(tmp_path / "acked"))
+    assert calls == [("fsync", "acked/part"), ("link", "acked/1.json"), ("fsync", "acked")]
+    calls.clear()
+    run(*from_stream, "--dump", str(tmp_path / "kept"))
+    assert calls == []
 
 
 def test_nothing_is_taken_from_a_work_queue(run: Callable[..., Done], unique: Callable[..., str]):

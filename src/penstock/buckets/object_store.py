@@ -68,7 +68,7 @@ class ObjectStore:
     async def create_bucket(
         cls, nc: Connection, bucket: str, *, storage: Literal["file", "memory"] = "file", **settings: Any
     ) -> ObjectStore:
-        """Make a bucket; the same one again is no error, another one of that name is.
+        """Make a bucket; the same one again is not an error, another one of that name is.
 
         `settings`: `description`, `ttl`, `max_bytes`, `replicas`, `placement`, `metadata` and `compression`.
         """
@@ -235,7 +235,7 @@ class ObjectStore:
             with PartFile(path.parent) as part:
                 await _copy(stored, part.file, progress)
                 try:
-                    part.keep(path, overwrite=overwrite)
+                    await asyncio.to_thread(part.keep, path, overwrite=overwrite)
                 except FileExistsError:
                     raise _taken(path) from None
             return stored.info

@@ -21,6 +21,7 @@ from penstock.cli.output import counts, print_bytes, print_headers, read_block
 from penstock.cli.tables import make_table, plain, print_table, terminal
 from penstock.durations import format_duration
 from penstock.errors import InputError, ProgramError
+from penstock.part_file import PartFile
 from penstock.sizes import format_size
 
 if TYPE_CHECKING:
@@ -166,10 +167,14 @@ class Raw:
 
 
 class Dumped:
-    """Messages as JSON, as the `nats` command writes them: a file each, or to standard output with a zero byte each."""
+    """Messages as JSON, as the `nats` command writes them: a file each, or to standard output with a zero byte each.
 
-    def __init__(self, target: str, translation: Translation) -> None:
+    `lasting`: a file must outlast a power cut, because its message is acknowledged then; that takes its time.
+    """
+
+    def __init__(self, target: str, translation: Translation, *, lasting: bool) -> None:
         self.translation = translation
+        self._lasting = lasting
         self._folder = None if target == "-" else Path(target)
         if not target:
             raise InputError("--dump names no folder.", remedy="Name one, or - for a pipe.")
@@ -196,15 +201,20 @@ class Dumped:
             sys.stdout.buffer.write(content + b"\0")
             sys.stdout.flush()
             return
-        _write_new(self._folder / name, content)
+        _write_new(self._folder / name, content, lasting=self._lasting)
 
     def end(self) -> None:
         self.translation.check()
 
 
-def _write_new(path: Path, content: bytes) -> None:
+def _write_new(path: Path, content: bytes, *, lasting: bool) -> None:
     """Write a file that is not there yet: its name is a number, nothing of a message, and nothing is written over."""
     try:
+        if lasting:
+            with PartFile(path.parent, 0o600) as part:
+                part.file.write(content)
+                part.keep(path)
+            return
         with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             file.write(content)
     except OSError as error:

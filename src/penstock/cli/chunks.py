@@ -227,7 +227,7 @@ class _Keeper:
             async for piece in message:
                 await asyncio.to_thread(part.file.write, piece)
                 self.advance(len(piece))
-            path = _keep(part, self.folder, message.message_id)
+            path = await asyncio.to_thread(_keep, part, self.folder, message.message_id)
             self.tell(path, message.message_id, message.subject, message.position, began)
 
     def copy(self, message_id: str, data: bytes | IO[bytes], subject: str) -> None:

@@ -54,8 +54,8 @@ class Looks:
         """Whether payloads are not even wanted."""
         return (self.headers_only or self.subjects_only) and self.dump is None and not self.reports
 
-    def shown(self, raw: bool, seconds: float) -> Display:
-        """Give the way to show messages, once what is asked for is checked."""
+    def shown(self, raw: bool, seconds: float, acknowledged: bool) -> Display:
+        """Give the way to show messages, which may be acknowledged then, once what is asked for is checked."""
         refuse_both("--timestamp", self.timestamp, "--delta-time", self.delta_time)
         refuse_both("--headers-only", self.headers_only, "--translate", self.translate is not None)
         refuse_both("--headers-only", self.headers_only, "--raw", raw)
@@ -71,7 +71,7 @@ class Looks:
             program = Program(self.translate, "--translate", seconds=seconds)
         translation = Translation(program)
         if self.dump is not None:
-            return Dumped(self.dump, translation)
+            return Dumped(self.dump, translation, lasting=acknowledged)
         if raw:
             return Raw(translation, self.subjects_only)
         times = "when" if self.timestamp else "since" if self.delta_time else ""
@@ -151,7 +151,7 @@ async def sub(
     silence = parse_duration(wait, option="--wait") if wait else None
     _check(subjects or [], start is not None, inbox=inbox, queue=queue, match=match_replies, stream=of_stream)
     refuse_both("An inbox", inbox, "--dump -", looks.dump == "-")
-    shown = looks.shown(raw, ctx.obj.seconds)
+    shown = looks.shown(raw, ctx.obj.seconds, ack or of_stream.durable is not None)
     taking, denials = Taking(shown, count, ignored), list[DeniedError]()
 
     async def denied(error: Exception) -> None:

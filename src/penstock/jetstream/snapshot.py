@@ -2,7 +2,7 @@
 
 `backup.json` holds the configuration and the state; another file holds what the server sent, and its name says in
 which form: `stream.arc.s2` by servers from 2.15 on, `stream.tar.s2` by older ones. A server sees by itself which form
-it gets. A backup is complete when `backup.json` is there: it is written last.
+it gets. A backup is complete when `backup.json` is there: it is written last, when all else is synced.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from penstock.info import StreamInfo
 from penstock.jetstream import assets
 from penstock.json_text import load_json
 from penstock.model import Placement, Stream
+from penstock.part_file import make_folder, move_whole, write_whole
 from penstock.wire.jetstream.answers import number, read_answer
 from penstock.wire.patience import Deadline
 
@@ -103,10 +104,8 @@ def _finish(path: Path, meta: dict[str, Any]) -> None:
         is_archive = _MAGIC in file.read(64)
     if not is_archive:
         _check_tar(path / _PART, meta["config"]["name"])
-    os.replace(path / _PART, path / (ARCHIVE if is_archive else TAR))
-    part = path / f"{META}.part"
-    part.write_text(json.dumps(meta, indent=2))
-    os.replace(part, path / META)
+    move_whole(path / _PART, path / (ARCHIVE if is_archive else TAR))
+    write_whole(path / META, json.dumps(meta, indent=2).encode())
 
 
 def _check_tar(path: Path, stream: str) -> None:
@@ -124,7 +123,7 @@ def _check_tar(path: Path, stream: str) -> None:
 
 def _remove(path: Path, is_new: bool) -> None:
     """Leave nothing of a backup that failed, nor the folder, if it was made for it."""
-    for name in (_PART, ARCHIVE, TAR, f"{META}.part"):
+    for name in (META, _PART, ARCHIVE, TAR):
         (path / name).unlink(missing_ok=True)
     if is_new:
         path.rmdir()
@@ -156,7 +155,7 @@ def _make_folder(path: Path) -> bool:
         is_new = not path.exists()
         if not is_new and (not path.is_dir() or any(path.iterdir())):
             raise InputError(f"{path} is there and not an empty folder.", remedy="Name a new one.")
-        path.mkdir(parents=True, mode=0o700, exist_ok=True)
+        make_folder(path, 0o700)
         return is_new
     except OSError as error:
         raise InputError(f"{path} cannot be made: {error.strerror}.", remedy="Name another folder.") from None
@@ -188,7 +187,7 @@ async def _receive(
             if progress is not None:
                 progress(len(message.data))
         with _told(path.parent, "written"):
-            await asyncio.to_thread(os.fsync, file.fileno())
+            await asyncio.to_thread(os.fsync, file.fileno())  # it may take long; to name it does not any more
     return size
 
 

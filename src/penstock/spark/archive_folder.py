@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from typing import Any, BinaryIO
 
 from penstock.errors import InputError, StoreDamagedError
 from penstock.json_text import load_json
+from penstock.part_file import move_whole, sync_folder
 from penstock.spark.offsets import Mark, Offset
 from penstock.store.opening import arrow_path
 
@@ -85,10 +85,7 @@ class ArchiveFolder:
             if self.local is None:
                 self._opened[0].move(self.path(name), self.path(to))
                 return
-            with (self.local / name).open("rb") as file:
-                os.fsync(file.fileno())  # a power cut must not leave a name without its content
-            os.replace(self.local / name, self.local / to)
-            _sync_folder((self.local / to).parent)
+            move_whole(self.local / name, self.local / to)
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
@@ -142,7 +139,7 @@ class ArchiveFolder:
         folder = self.path(name).rpartition("/")[0]
         if self.local is not None and not Path(folder).exists():
             system.create_dir(folder, recursive=True)
-            _sync_folder(Path(folder).parent)
+            sync_folder(Path(folder).parent)
 
 
 @functools.lru_cache(maxsize=16)
@@ -161,14 +158,6 @@ def _broken(uri: str, name: str) -> StoreDamagedError:
         store=uri,
         losses=(name,),
     )
-
-
-def _sync_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 # -- what is noted -----------------------------------------------------------------------------------------------------

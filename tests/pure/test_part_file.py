@@ -1,0 +1,117 @@
+"""Files that are whole or not there, also through a power cut."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from penstock import context_files
+from penstock.part_file import PartFile, make_folder, move_whole, sync_folder, write_whole
+from penstock.pipelines.files import write_whole as write_fields
+from penstock.spark.archive_folder import ArchiveFolder
+from tests.disk_calls import record
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_kept_file_is_synced_before_and_after_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrite: bool
+):
+    """When `keep` returns, neither the content nor the name can be taken back, so that it may be acknowledged."""
+    calls = record(monkeypatch, tmp_path)
+    with PartFile(tmp_path) as part:
+        part.file.write(b"hello")
+        part.keep(tmp_path / "id", overwrite=overwrite)
+    assert calls == [("fsync", "part"), ("replace" if overwrite else "link", "id"), ("fsync", ".")]
+    assert (tmp_path / "id").read_bytes() == b"hello"
+
+
+def test_a_name_that_is_taken_leaves_the_file_to_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """What cannot have one name is kept under the next, and is synced before it has any."""
+    (tmp_path / "id").touch()
+    calls = record(monkeypatch, tmp_path)
+    with PartFile(tmp_path) as part:
+        part.file.write(b"hello")
+        with pytest.raises(FileExistsError):
+            part.keep(tmp_path / "id")
+        part.keep(tmp_path / "id.1")
+    assert calls == [("fsync", "part"), ("link", "id.1"), ("fsync", ".")]
+
+
+def test_what_is_synced_is_all_that_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Nothing waits in memory when the file is synced."""
+    sizes, sync = [], os.fsync
+
+    def measured(opened: int) -> None:
+        sizes.append(os.fstat(opened).st_size)
+        sync(opened)
+
+    monkeypatch.setattr(os, "fsync", measured)
+    with PartFile(tmp_path) as part:
+        part.file.write(b"hello")
+        part.keep(tmp_path / "id")
+    assert sizes[0] == 5
+
+
+def test_a_sync_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A disk that does not take the content is told, and there is no name for what it lost."""
+
+    def broken(opened: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with PartFile(tmp_path) as part:
+        part.file.write(b"hello")
+        with pytest.raises(OSError, match="Input/output error"):
+            part.keep(tmp_path / "id")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_system_that_cannot_sync_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Some file systems refuse to sync, a folder above all: files are written there all the same."""
+
+    def unable(opened: int) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(os, "fsync", unable)
+    write_whole(tmp_path / "id", b"hello")
+    assert (tmp_path / "id").read_bytes() == b"hello"
+
+
+def test_a_folder_that_nobody_may_read_takes_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A folder into which files are dropped, and which cannot be opened, is not synced, and that is not an error."""
+
+    def denied(*given: object) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "open", denied)  # root may read every folder
+    sync_folder(tmp_path)
+
+
+def test_folders_are_synced_from_the_top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Of a folder that is made with those above it, each one's name is synced; those that are there are left alone."""
+    calls = record(monkeypatch, tmp_path)
+    make_folder(tmp_path / "a" / "b")
+    make_folder(tmp_path / "a" / "b")
+    assert calls == [("fsync", "."), ("fsync", "a")]
+
+
+def test_every_file_that_is_replaced_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Contexts, the state of a pipeline, and files of an archive come to their places in the same order."""
+    (tmp_path / "writing").write_bytes(b"rows")
+    (tmp_path / "_penstock" / "writing").mkdir(parents=True)
+    calls = record(monkeypatch, tmp_path)
+    move_whole(tmp_path / "writing", tmp_path / "moved")
+    assert calls == [("fsync", "writing"), ("replace", "moved"), ("fsync", ".")]
+    calls.clear()
+    write_fields(tmp_path / "state.json", {"v": 1})
+    assert calls == [("fsync", "part"), ("replace", "state.json"), ("fsync", ".")]
+    calls.clear()
+    path = context_files.write_context("x", {"url": "nats://h"}, {"XDG_CONFIG_HOME": str(tmp_path)})
+    folder = os.path.relpath(path.parent, tmp_path)
+    assert calls == [("fsync", f"{folder}/part"), ("replace", f"{folder}/x.json"), ("fsync", folder)]
+    calls.clear()
+    ArchiveFolder(str(tmp_path)).write_json("_penstock/archive.json", {})
+    assert [call for call, _ in calls] == ["fsync", "replace", "fsync"]

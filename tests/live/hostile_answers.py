@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -161,7 +162,14 @@ def _infos() -> Iterator[Script]:
 
 
 def _at_the_commit(body: bytes) -> Answer:
-    return lambda asked: message(asked, body) if b"Nats-Batch-Commit" in asked.header else b""
+    def answer(asked: Asked) -> bytes:
+        if b"Nats-Batch-Commit" not in asked.header:
+            return GOOD.atomic(asked)
+        name = re.search(rb"Nats-Batch-Id: (\w+)", asked.header)
+        assert name is not None
+        return message(asked, body.replace(b'"batch": "b"', b'"batch": "%b"' % name[1]))
+
+    return answer
 
 
 def _acks() -> Iterator[Script]:
@@ -176,7 +184,8 @@ def _acks() -> Iterator[Script]:
         yield wrong(f"an ack that is none, for {operation}", (operation,), making, BODIES, fails=True)
         for field in good:
             values = {kind: replaced(good, [field], raw) for kind, raw in WRONG.items()}
-            yield wrong(f"an ack with a wrong {field}, for {operation}", (operation,), making, values, fails=False)
+            fails = field in ("batch", "count")  # such an ack says nothing of the messages before the last
+            yield wrong(f"an ack with a wrong {field}, for {operation}", (operation,), making, values, fails=fails)
         for what, form in ERRORS.items():
             values = {kind: _error(form, raw) for kind, raw in WRONG.items()}
             name = f"an ack with a wrong value for {what}, for {operation}"
@@ -205,6 +214,17 @@ def _acks() -> Iterator[Script]:
         for operation, name in (("acks", "ack"), ("atomic", "atomic"), ("fast", "fast"))
     ]
     yield Script("acks of another stream", tuple(other))
+    alone, other_batch = b'{"stream":"S","seq":13}', b'{"stream":"S","seq":13,"batch":"b","count":10}'
+    plain = [
+        Case("of the last message", "atomic", changed("atomic", atomic=_at_the_commit(alone))),
+        Case("of each message", "atomic", changed("atomic", atomic=GOOD.ack)),
+        Case(
+            "of another batch",
+            "atomic",
+            changed("atomic", atomic=_at_the_commit(other_batch)),
+        ),
+    ]
+    yield Script("an atomic batch of which only messages are acknowledged", tuple(plain))
     yield Script("the first ack without end", (Case("", "acks", changed("acks", ack=lambda asked: flood(ack(asked)))),))
     passing = b'{"error":{"code":503,"err_code":10008,"description":"JetStream system temporarily unavailable"}}'
     never = [

@@ -7,8 +7,11 @@ import sys
 
 import pytest
 
+from penstock.errors import RemoteProtocolError
 from penstock.options import ConnectionOptions
 from penstock.spark import connections
+from tests.scripted import log_in, playing, serve
+from tests.scripted_stream import Good
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +54,18 @@ def test_the_one_that_waited_longest_makes_room(server):
     assert [bulk.wire.is_open for bulk in made] == [False] + [True] * connections.KEPT
     with connections.borrow(given[-1]) as bulk:
         assert bulk is made[-1]
+
+
+@pytest.mark.parametrize(("answer", "stored"), [(Good().atomic, True), (Good().ack, False)])
+def test_messages_are_stored_together_if_the_ack_says_so(answer, stored):
+    """An ack that does not count the batch is not one of all its messages: a server without batches gives such."""
+    messages = [(f"s.{number}", {}, b"hello") for number in range(3)]
+    with playing(log_in(), serve(atomic=answer)) as server, connections.borrow(ConnectionOptions(server.url)) as bulk:
+        if stored:
+            assert bulk.store("S", messages) == 6
+            return
+        with pytest.raises(RemoteProtocolError, match="atomic batch of 3 messages names no batch"):
+            bulk.store("S", messages)
 
 
 def test_a_process_closes_what_it_kept(server):

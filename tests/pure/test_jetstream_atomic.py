@@ -20,7 +20,7 @@ from penstock.wire import protocol
 from penstock.wire.arrow import HEADERS
 from penstock.wire.bulk.rows import Source
 from penstock.wire.jetstream.answers import api_error
-from penstock.wire.jetstream.atomic import MOST, Attempts, encode, encode_rows, marks, new_id
+from penstock.wire.jetstream.atomic import MOST, Attempts, confirm_batch, encode, encode_rows, marks, new_id
 from penstock.wire.jetstream.verdicts import Verdict
 
 LOST = DisconnectedError("gone")
@@ -126,6 +126,36 @@ def test_rows_of_a_batch_that_stays_open() -> None:
     assert encode_rows(rows, 10, 40, "b")[0] == 40
     (own,) = sent(encode_rows(rows, 0, 1, "b", reply="r.", ids=b"x.")[1])
     assert own.headers["Nats-Msg-Id"] == ["mine"]
+
+
+# -- acks ----------------------------------------------------------------------------------------------------
+
+
+def test_the_ack_of_a_batch() -> None:
+    """The ack of a batch names it and counts all of its messages; that of a batch of one does, too."""
+    for count in (1, 3):
+        ack = confirm_batch(b'{"stream":"S","seq":7,"batch":"mine","count":%d}' % count, None, "S", None, "mine", count)
+        assert (ack.sequence, ack.batch, ack.count) == (7, "mine", count)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(
+    "said",
+    [
+        b'{"stream":"S","seq":7}',
+        b'{"stream":"S","seq":7,"duplicate":true}',
+        b'{"stream":"S","seq":7,"batch":"mine"}',
+        b'{"stream":"S","seq":7,"count":3}',
+        b'{"stream":"S","seq":7,"batch":"other","count":3}',
+        b'{"stream":"S","seq":7,"batch":"mine","count":2}',
+        b'{"stream":"S","seq":7,"batch":"mine","count":4}',
+        b'{"stream":"S","seq":7,"batch":"mine","count":0}',
+    ],
+)
+def test_an_ack_that_is_not_of_the_batch(said: bytes, count: int) -> None:
+    """An ack of something else than all of the batch, as a server gives that knows no batches, proves nothing."""
+    with pytest.raises(RemoteProtocolError, match="may be in stream S, or some, or none"):
+        confirm_batch(said, None, "S", None, "mine", count)
 
 
 # -- attempts ------------------------------------------------------------------------------------------------

@@ -309,13 +309,14 @@ class State:
         subjects = {subject for subject, _ in items}
         # Replicas take one condition on a subject at a time, and refuse what follows: they get one atomic batch.
         together = self._replicated and len(items) > 1
+        batch_id = atomic.new_id()
 
         def make(reply: bytes) -> bytes:
             lines = [("" if content else _TOMBSTONE) for _, content in items]
             if together:
                 lines[0] += fence
                 messages = [(item[0].encode(), line, item[1]) for item, line in zip(items, lines, strict=True)]
-                return atomic.encode(messages, atomic.new_id(), reply)
+                return atomic.encode(messages, batch_id, reply)
             where = reply.decode()
             return b"".join(
                 protocol.publish(subject, content, where, f"NATS/1.0\r\n{fence}{line}\r\n".encode())
@@ -325,6 +326,8 @@ class State:
         async with self._writing if self._replicated else nullcontext():
             for ack in await store_frames(connection, make, subjects, count=1 if together else len(items)):
                 self._check_taken(ack)
+                if together:
+                    atomic.together(ack, batch_id, len(items))
 
     def _check_taken(self, ack: PubAck) -> None:
         """Refuse an ack of another stream, which took our subjects when this one was deleted."""

@@ -20,7 +20,7 @@ from penstock.jetstream.outgoing import Outgoing
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.acked import confirm
 from penstock.wire.jetstream.answers import PubAck
-from penstock.wire.jetstream.atomic import MOST, Attempts, marks
+from penstock.wire.jetstream.atomic import MOST, Attempts, confirm_batch, marks
 from penstock.wire.jetstream.conditions import explained
 from penstock.wire.jetstream.fast import Batch, Operation, Silence
 from penstock.wire.jetstream.verdicts import Verdict, may_ask_again
@@ -144,7 +144,7 @@ async def _attempt(route: Route, messages: list[Outgoing], ids: list[str], attem
         if number in (1, last):  # the first tells early whether the stream takes batches
             reply = await route.client.request(out.subject, out.data, timeout=route.ack_timeout, headers=headers)
             if number == last or reply.data:
-                ack = confirm(reply.data, reply.status, route.stream, route.domain)
+                ack = confirm_batch(reply.data, reply.status, route.stream, route.domain, batch_id, last)
         else:
             await route.client.publish(out.subject, out.data, headers=headers)
     return ack

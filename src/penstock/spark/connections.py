@@ -14,20 +14,19 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.errors import JetStreamError, NotFoundError, PenstockError
 from penstock.options import ConnectionOptions
 from penstock.wire import protocol
 from penstock.wire.bulk import BulkConnection
 from penstock.wire.jetstream import atomic, names
-from penstock.wire.jetstream.acked import confirm
 from penstock.wire.jetstream.answers import number, read_answer
 from penstock.wire.jetstream.direct import Found, question, read_message
 from penstock.wire.jetstream.questions import Question
 from penstock.wire.patience import Deadline, Patience
 
-__all__ = ["TaskConnection", "borrow", "close_idle"]
+__all__ = ["NO_TICKET", "TaskConnection", "Ticket", "borrow", "close_idle"]
 
 log = logging.getLogger("penstock.spark")
 
@@ -38,6 +37,17 @@ LEARN = 10.0  # seconds that a leader which was just chosen gets to apply all th
 
 _idle: dict[tuple[int, ConnectionOptions], TaskConnection] = {}
 _lock = threading.Lock()
+
+
+class Ticket(NamedTuple):
+    """A batch that was sent: where its commit is answered, its id, and how many messages it has."""
+
+    reply: str
+    batch_id: str
+    size: int
+
+
+NO_TICKET = Ticket("", "", 0)
 
 
 class TaskConnection(BulkConnection):
@@ -191,17 +201,17 @@ class TaskConnection(BulkConnection):
         subject: str,
         headers: Mapping[str, str],
         payload: bytes,
-    ) -> str:
+    ) -> Ticket:
         """Send a batch whose first frames are ready and whose last message, `number`, commits it; give its ticket."""
         deadline = Deadline(self.options.request_timeout)
         self.wire.send(frames, deadline)
         header = protocol.encode_headers({**atomic.marks(batch_id, number, commit=True), **headers})
-        return self.send_request(subject, payload, deadline, header)
+        return Ticket(self.send_request(subject, payload, deadline, header), batch_id, number)
 
-    def settle(self, stream: str, ticket: str, deadline: Deadline, domain: str | None = None) -> int:
+    def settle(self, stream: str, ticket: Ticket, deadline: Deadline, domain: str | None = None) -> int:
         """Wait for the ack of a batch and give the sequence of its last message; JetStreamError for a refusal."""
-        event = self.answer([ticket], deadline)
-        return confirm(event.payload, event.status, stream, domain).sequence
+        event = self.answer([ticket.reply], deadline)
+        return atomic.confirm_batch(event.payload, event.status, stream, domain, ticket.batch_id, ticket.size).sequence
 
 
 # -- kept from task to task ------------------------------------------------------------------------------------------

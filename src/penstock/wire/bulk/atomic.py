@@ -13,8 +13,7 @@ from typing import Any
 from penstock.errors import DeadlineError, DisconnectedError, JetStreamError, NoRespondersError, NotFoundError
 from penstock.wire import frames, protocol
 from penstock.wire.bulk.publishing import PAUSE, SILENCE, Job
-from penstock.wire.jetstream.acked import confirm
-from penstock.wire.jetstream.atomic import MOST, Attempts, encode_rows
+from penstock.wire.jetstream.atomic import MOST, Attempts, confirm_batch, encode_rows
 from penstock.wire.jetstream.direct import read_message
 from penstock.wire.jetstream.names import MSG_ID
 from penstock.wire.jetstream.verdicts import Verdict
@@ -138,7 +137,8 @@ class Atomic:
             self.job.hear(
                 lambda event: answers.append(event) if event.subject.startswith(batch.reply) else None, end.left
             )
-        return confirm(answers[0].payload, answers[0].status, self.job.stream, self.job.domain).sequence
+        said, job, count = answers[0], self.job, batch.last - batch.first
+        return confirm_batch(said.payload, said.status, job.stream, job.domain, batch.attempts.batch_id, count).sequence
 
     def _find(self, batch: _Batch) -> int | None:
         """Look for the last message of a batch that was stored though its ack was lost."""

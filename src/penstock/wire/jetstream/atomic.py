@@ -8,7 +8,8 @@ Every message says its batch and its place in it; the last one commits, and only
 
 What the answer to an attempt means::
 
-    an ack                                          STORED
+    an ack that names the batch, and counts it      STORED
+    any other ack                                   nobody knows: RemoteProtocolError
     10201, and an earlier attempt may be stored     STORED by that one: the server refuses ids that it knows
     10176                                           PASSING: a new leader has not seen what the old one took; REFUSED
                                                     in the end, because a message that the server drops does the same
@@ -22,13 +23,25 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.errors import JetStreamError, PenstockError
+from penstock.errors import JetStreamError, PenstockError, RemoteProtocolError
 from penstock.wire import frames
 from penstock.wire.jetstream import names
-from penstock.wire.jetstream.acked import hindrance
+from penstock.wire.jetstream.acked import confirm, hindrance
+from penstock.wire.jetstream.answers import PubAck
 from penstock.wire.jetstream.verdicts import Verdict, judge
 
-__all__ = ["MOST", "Attempts", "encode", "encode_rows", "lines", "mark_lines", "marks", "new_id"]
+__all__ = [
+    "MOST",
+    "Attempts",
+    "confirm_batch",
+    "encode",
+    "encode_rows",
+    "lines",
+    "mark_lines",
+    "marks",
+    "new_id",
+    "together",
+]
 
 MOST = 1000  # the server's limit
 _TRIES = 3  # for a batch that is incomplete: a message that the server drops makes it so for ever
@@ -100,6 +113,29 @@ def encode_rows(
     return last, body.take() + end.take()
 
 
+def confirm_batch(
+    payload: bytes, status: int | None, stream: str, domain: str | None, batch_id: str, count: int
+) -> PubAck:
+    """Read what answered the commit of a batch of `count` messages; raises what `confirm` and `together` do."""
+    return together(confirm(payload, status, stream, domain), batch_id, count)
+
+
+def together(ack: PubAck, batch_id: str, count: int) -> PubAck:
+    """Give an ack back if it says that these messages are stored together; RemoteProtocolError if not.
+
+    A server that does not know batches takes each message for one by itself, and acknowledges the last one.
+    """
+    if (ack.batch, ack.count) == (batch_id, count):
+        return ack
+    said = "no batch" if ack.batch is None else f"{'this' if ack.batch == batch_id else 'another'} batch"
+    raise RemoteProtocolError(
+        f"The ack of an atomic batch of {count:,} messages names {said}, and {ack.count or 0:,} messages: all of them "
+        f"may be in stream {ack.stream}, or some, or none.",
+        remedy="Does every server of the cluster know atomic batches, and does nobody else answer on the subject? See "
+        "what is in the stream before you publish them again.",
+    )
+
+
 class Attempts:
     """The attempts to store one batch, until its fate is known.
 
@@ -113,13 +149,15 @@ class Attempts:
         self.safe = safe
         self.count = 0
         self.lost = False
+        self.batch_id = ""  # of the attempt that is under way
         self._first = 0.0
 
     def begin(self, now: float) -> str:
         """Begin an attempt and give its batch id."""
         self._first = self._first if self.count else now
         self.count += 1
-        return new_id()
+        self.batch_id = new_id()
+        return self.batch_id
 
     def judge(self, error: PenstockError) -> Verdict:
         """Say what became of the batch, having what the last attempt came to instead of an ack."""

@@ -18,7 +18,7 @@ from penstock.connection.tasks import end
 from penstock.errors import DataLossError, DeniedError, JetStreamError, PenstockError
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.acked import meant
-from penstock.wire.jetstream.answers import part
+from penstock.wire.jetstream.answers import check_done, part
 from penstock.wire.protocol import encode_headers
 
 if TYPE_CHECKING:
@@ -155,7 +155,8 @@ async def purge_chunks(nc: Connection, stream: str, subject: str) -> None:
     A failure is logged and not raised: the object itself is as it should be, and only the room is lost.
     """
     try:
-        await api_request(nc, names.stream_purge(stream), {"filter": subject}, again=True, patience=_PURGING)
+        method = names.stream_purge(stream)
+        check_done(await api_request(nc, method, {"filter": subject}, again=True, patience=_PURGING))
     except PenstockError as error:
         what = "The chunks on %s in stream %s, which no object has, could not be removed: %s"
         log.warning(what, subject, stream, error)

@@ -31,9 +31,17 @@ from penstock.channels.publishes import NewMessages
 from penstock.connection import Connection, api_request
 from penstock.connection.asking import direct_get, patiently, store_frames
 from penstock.connection.waiter import Lookout
-from penstock.errors import DataLossError, InputError, JetStreamError, NotFoundError, PenstockError
+from penstock.errors import (
+    DataLossError,
+    InputError,
+    JetStreamError,
+    NotFoundError,
+    PenstockError,
+    RemoteProtocolError,
+)
 from penstock.wire.jetstream import direct, names
-from penstock.wire.jetstream.atomic import MOST, new_id
+from penstock.wire.jetstream.answers import check_done
+from penstock.wire.jetstream.atomic import MOST, new_id, together
 from penstock.wire.jetstream.names import WRONG_LAST_SEQUENCE
 from penstock.wire.jetstream.verdicts import Verdict, judge, may_ask_again
 
@@ -101,6 +109,9 @@ class Store:
     async def _ask(self, method: str, body: object = None, **how: Any) -> dict[str, Any]:
         answer: dict[str, Any] = await api_request(self.connection, method, body, **how)
         return answer
+
+    async def _do(self, method: str, body: object = None, **how: Any) -> None:
+        check_done(await self._ask(method, body, **how))
 
     # -- streams -----------------------------------------------------------------------------------------------------
 
@@ -233,7 +244,7 @@ class Store:
     async def delete(self, stream: ChannelStream) -> None:
         """Delete a channel's stream."""
         with suppress(NotFoundError):
-            await self._ask(names.stream_delete(stream.name), again=True)
+            await self._do(names.stream_delete(stream.name), again=True)
         if self._disk is not None:
             self._disk.forget(stream.name)
 
@@ -268,9 +279,12 @@ class Store:
                         remedy="Give the subject back to the channel's stream.",
                         stream=stream.name,
                     )
+                if atomic:
+                    together(ack, batch, count)
             except PenstockError as error:
                 wrong_place = isinstance(error, JetStreamError) and error.err_code == WRONG_LAST_SEQUENCE
-                if not wrong_place and not may_ask_again(error):
+                in_doubt = may_ask_again(error) or isinstance(error, RemoteProtocolError)
+                if not wrong_place and not in_doubt:
                     raise
                 # Somebody else wrote to the stream, perhaps in the middle of what we wrote; or nobody knows.
                 kept = [await self._find_stored(stream, attempts, expected, count)]
@@ -352,7 +366,7 @@ class Store:
                 stream.bytes_before = so_far
                 stream.first = sequence + 1
             if stream.first > first:
-                await self._ask(names.stream_purge(stream.name), {"seq": stream.first}, again=True)
+                await self._do(names.stream_purge(stream.name), {"seq": stream.first}, again=True)
         except PenstockError as error:
             # What was appended is stored, and its publishers are to know; the next append drops what this one left.
             log.warning("Channels: the oldest messages of %s stay for now: %s", stream.channel, error)
@@ -377,7 +391,7 @@ class Store:
         method = names.message_delete(stream.name)
         for place in range(0, len(sequences), _AT_ONCE):
             part = sequences[place : place + _AT_ONCE]
-            await asyncio.gather(*(self._ask(method, {"seq": sequence, "no_erase": True}) for sequence in part))
+            await asyncio.gather(*(self._do(method, {"seq": sequence, "no_erase": True}) for sequence in part))
 
     # -- reading -----------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from penstock.info import ConsumerInfo, StreamInfo
 from penstock.model import Consumer, Message, PubAck, Stream
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.acked import in_domain
-from penstock.wire.jetstream.answers import number, part, read_ack, texts
+from penstock.wire.jetstream.answers import check_done, number, part, read_ack, texts
 from penstock.wire.jetstream.conditions import explained
 from penstock.wire.protocol import decode_status
 
@@ -74,7 +74,7 @@ class JetStream:
     # -- streams --------------------------------------------------------------------------------------------------
 
     async def add_stream(self, config: Stream | None = None, **fields: Any) -> StreamInfo:
-        """Create a stream from a declaration, from its fields, or from both; the same one again is no error."""
+        """Create a stream from a declaration, from its fields, or from both; the same one again is not an error."""
         made = _declared(Stream, config, fields)
         return await self._keep(names.stream_create(made.name), made.completed())
 
@@ -141,7 +141,9 @@ class JetStream:
     async def purge_stream(self, name: str, *, subject: str | None = None, keep: int | None = None) -> int:
         """Remove messages of a stream, all or of one subject, but the last few; give how many."""
         body = {key: value for key, value in (("filter", subject), ("keep", keep)) if value is not None}
-        return number(await self._ask(names.stream_purge(name), body or None), "purged")
+        answer = await self._ask(names.stream_purge(name), body or None)
+        check_done(answer)
+        return number(answer, "purged")
 
     async def delete_stream(self, name: str) -> bool:
         """Delete a stream with everything in it."""
@@ -183,7 +185,7 @@ class JetStream:
     # -- consumers ------------------------------------------------------------------------------------------------
 
     async def add_consumer(self, stream: str, config: Consumer | None = None, **fields: Any) -> ConsumerInfo:
-        """Create a consumer; the same one again is no error, another one of that name is."""
+        """Create a consumer; the same one again is not an error, another one of that name is."""
         made = _declared(Consumer, config, fields)
         name = made.durable or made.name
         body = {"stream_name": stream, "config": made.to_json(), "action": ""}

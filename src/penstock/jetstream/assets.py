@@ -17,7 +17,7 @@ from penstock.errors import InputError, NoRespondersError, NotFoundError
 from penstock.info import ConsumerInfo, StreamInfo
 from penstock.times import format_time
 from penstock.wire.jetstream import names
-from penstock.wire.jetstream.answers import number, part, texts
+from penstock.wire.jetstream.answers import check_done, number, part, texts
 from penstock.wire.jetstream.direct import question
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ async def account_info(client: Connection) -> dict[str, Any]:
 
 
 async def add_stream(client: Connection, stream: Stream) -> StreamInfo:
-    """Create a stream; the same one again is no error, another one of that name is."""
+    """Create a stream; the same one again is not an error, another one of that name is."""
     from penstock.jetstream.rules import check_stream
 
     check_stream(stream)
@@ -130,7 +130,7 @@ async def stream_subjects_held(client: Connection, name: str, pattern: str = ">"
 
 async def delete_stream(client: Connection, name: str) -> None:
     """Delete a stream with everything in it."""
-    await client.jetstream().delete_stream(checked(name, "stream"))
+    check_done(await api_request(client, names.stream_delete(checked(name, "stream"))))
 
 
 async def purge_stream(
@@ -141,7 +141,9 @@ async def purge_stream(
         raise InputError("A purge is given a sequence and a number to keep.", remedy="Leave one of them out.")
     body = {"filter": subject, "seq": sequence, "keep": keep}
     body = {key: value for key, value in body.items() if value is not None}
-    return number(await api_request(client, names.stream_purge(checked(name, "stream")), body or None), "purged")
+    answer = await api_request(client, names.stream_purge(checked(name, "stream")), body or None)
+    check_done(answer)
+    return number(answer, "purged")
 
 
 # -- messages --------------------------------------------------------------------------------------------------------
@@ -190,14 +192,14 @@ async def get_stored(
 async def delete_message(client: Connection, stream: str, sequence: int, *, erase: bool = True) -> None:
     """Delete one message; `erase` also overwrites its bytes in the file, which takes longer."""
     body = {"seq": sequence, "no_erase": not erase}
-    await api_request(client, f"STREAM.MSG.DELETE.{checked(stream, 'stream')}", body)
+    check_done(await api_request(client, names.message_delete(checked(stream, "stream")), body))
 
 
 # -- consumers -------------------------------------------------------------------------------------------------------
 
 
 async def add_consumer(client: Connection, stream: str, consumer: Consumer, *, action: str = "create") -> ConsumerInfo:
-    """Create a consumer; the same one again is no error, another one of that name is."""
+    """Create a consumer; the same one again is not an error, another one of that name is."""
     from penstock.jetstream.rules import check_consumer
 
     check_consumer(consumer)
@@ -232,7 +234,7 @@ async def consumers(client: Connection, stream: str) -> list[ConsumerInfo]:
 
 async def delete_consumer(client: Connection, stream: str, name: str) -> None:
     """Delete a consumer and what it knows of deliveries and acks."""
-    await client.jetstream().delete_consumer(checked(stream, "stream"), checked(name, "consumer"))
+    check_done(await api_request(client, _consumer(names.consumer_delete, stream, name)))
 
 
 async def pause_consumer(client: Connection, stream: str, name: str, until: datetime | None) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.connection import api_request
-from penstock.errors import DeadlineError, InputError, JetStreamError, PenstockError
+from penstock.errors import DeadlineError, InputError, PenstockError
 from penstock.jetstream import assets
 from penstock.wire.jetstream import names
+from penstock.wire.jetstream.answers import check_done
 from penstock.wire.patience import Deadline
 
 if TYPE_CHECKING:
@@ -156,9 +157,7 @@ def leader_moves(those: Iterable[StreamInfo] | Iterable[ConsumerInfo]) -> list[t
 
 
 async def _ask(client: Connection, method: str, body: object) -> None:
-    answer = await api_request(client, method, body)
-    if answer.get("success") is not True:
-        raise JetStreamError("The server did not do it, and says no more.", remedy="See its log.")
+    check_done(await api_request(client, method, body))
 
 
 async def _until(look: Callable[[], Awaitable[Info]], is_so: Callable[[Info], bool], timeout: float) -> Info | None:

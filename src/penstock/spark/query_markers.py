@@ -34,9 +34,10 @@ from penstock.spark.messages import Messages, SinkStream
 from penstock.spark.prepare import prepare
 from penstock.spark.refusals import Refusals
 from penstock.spark.sink_options import SinkOptions
+from penstock.wire.jetstream.answers import check_done
 from penstock.wire.jetstream.atomic import encode, encode_rows, lines, new_id
 from penstock.wire.jetstream.direct import Found
-from penstock.wire.jetstream.names import CONDITION_FAILED, DUPLICATE_IN_BATCH
+from penstock.wire.jetstream.names import CONDITION_FAILED, DUPLICATE_IN_BATCH, stream_purge
 from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE as EXPECTED
 from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT as EXPECTED_SUBJECT
 from penstock.wire.jetstream.verdicts import may_ask_again
@@ -46,7 +47,7 @@ __all__ = ["Journal", "QueryMarkers", "Taken"]
 
 MOST = 900  # messages of one batch of seals
 CLAIM_BYTES = 256 * 1024  # of one message of claims
-STALE = 5.0  # seconds that a server which is no leader any more may go on answering
+STALE = 5.0  # seconds that a server which is not a leader any more may go on answering
 _Result = TypeVar("_Result")
 Taken = dict[int, list[bool]]  # for each journal, by its sequence, which of its rows
 
@@ -79,7 +80,7 @@ class QueryMarkers:
     replaces: str = ""
     """The run whose tasks must not write any more because this one does it for them."""
     trouble: PenstockError | None = field(default=None, init=False, repr=False)
-    """What kept the last write of a marker from being stored, if it was no condition."""
+    """What kept the last write of a marker from being stored, if it was not a condition."""
 
     @cached_property
     def subjects(self) -> MarkerSubjects:
@@ -214,7 +215,7 @@ class QueryMarkers:
         Later ones are of a later run, and stay.
         """
         question = {"filter": self.subjects.all} | ({} if before is None else {"seq": before})
-        self._patiently(lambda: self.bulk.api(f"STREAM.PURGE.{self.target.stream}", question))
+        self._purge(question)
 
     def _admitted(self) -> Head | None:
         """Ask for the head; refuse to go on if it shuts us out, or this batch does not follow on it."""
@@ -376,7 +377,10 @@ class QueryMarkers:
 
     def purge(self, subject: str) -> None:
         """Remove all messages of a subject."""
-        self._patiently(lambda: self.bulk.api(f"STREAM.PURGE.{self.target.stream}", {"filter": subject}))
+        self._purge({"filter": subject})
+
+    def _purge(self, question: dict[str, Any]) -> None:
+        self._patiently(lambda: check_done(self.bulk.api(stream_purge(self.target.stream), question)))
 
     def claims(self, epoch: Head) -> tuple[dict[int, Taken], int]:
         """Give what each partition claimed of the journals, and the sequence that the next claim must expect."""

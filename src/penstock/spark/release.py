@@ -22,7 +22,7 @@ from penstock.errors import DataLossError, InputError, JetStreamError, NotFoundE
 from penstock.spark.offsets import Mark
 from penstock.spark.source_options import BOOKMARK, SourceOptions
 from penstock.spark.survey import Survey
-from penstock.wire.jetstream.answers import number, part
+from penstock.wire.jetstream.answers import check_done, number, part
 from penstock.wire.subjects import covers
 
 __all__ = ["Release"]
@@ -85,7 +85,7 @@ class Release:
             self._make(str(self.options.consumer), {"deliver_policy": "all", "metadata": {RELEASED: str(mark.next)}})
             for subject in self.subjects or (None,):
                 body = {"seq": mark.next} | ({"filter": subject} if subject else {})
-                self.bulk.ask(f"STREAM.PURGE.{self.stream}", body)
+                check_done(self.bulk.ask(f"STREAM.PURGE.{self.stream}", body))
         else:
             there = self._bookmarks()
             if not there or (self.held is not None and min(there) > self.held):

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.connection import api_request
-from penstock.errors import DeadlineError, InputError, JetStreamError, PenstockError
+from penstock.errors import DeadlineError, InputError, PenstockError
 from penstock.system.fields import fields, rows, word
 from penstock.system.gathering import ask_servers
+from penstock.wire.jetstream.answers import check_done
 from penstock.wire.patience import Deadline
 
 if TYPE_CHECKING:
@@ -37,12 +38,12 @@ class MetaGroup:
 
 
 async def meta_group(client: Connection) -> MetaGroup:
-    """Ask the servers who leads; InputError if they are no cluster."""
+    """Ask the servers who leads; InputError if they are not a cluster."""
     gathered = await ask_servers(client, "JSZ")
     told = [(word(item, "server", "name"), fields(item, "data", "meta_cluster")) for item in gathered.answers]
     groups = [(name, meta) for name, meta in told if meta]
     if not groups:
-        raise InputError("The servers are no JetStream cluster.", remedy="A single server leads by itself.")
+        raise InputError("The servers are not a JetStream cluster.", remedy="A single server leads by itself.")
     leading = next(((name, meta) for name, meta in groups if word(meta, "leader") == name), None)
     if leading is None:
         return MetaGroup(word(groups[0][1], "name"), None, ())
@@ -60,9 +61,7 @@ async def step_down_meta(client: Connection, *, preferred: str | None = None, ti
         known = ", ".join(before.others) or "none"
         raise InputError(f"{preferred} does not follow the leader.", remedy=f"Those that do are {known}.")
     body = {} if preferred is None else {"placement": {"preferred": preferred}}
-    answer = await api_request(client, "META.LEADER.STEPDOWN", body)
-    if answer.get("success") is not True:
-        raise JetStreamError("The server did not do it, and says no more.", remedy="See its log.")
+    check_done(await api_request(client, "META.LEADER.STEPDOWN", body))
     deadline = Deadline(timeout)
     while deadline.left:
         try:

@@ -23,6 +23,7 @@ __all__ = [
     "Status",
     "StatusKind",
     "api_error",
+    "check_done",
     "number",
     "part",
     "read_ack",
@@ -114,6 +115,12 @@ def part(answer: Mapping[str, Any], name: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise _wrong(name, "an object")
     return found
+
+
+def check_done(answer: Mapping[str, Any]) -> None:
+    """Refuse an answer that is not an error, and does not say either that what was asked for is done."""
+    if answer.get("success") is not True:
+        raise JetStreamError("The server did not do it, and says no more.", remedy="See its log.")
 
 
 def _wrong(name: str, kind: str) -> RemoteProtocolError:

@@ -13,7 +13,7 @@ import pytest
 import penstock
 from penstock.bus import Bus, Request, Response
 from penstock.connection import api_request
-from penstock.errors import DeadlineError, DeniedError, RemoteProtocolError
+from penstock.errors import DeadlineError, DeniedError, NoRespondersError, RemoteProtocolError
 from penstock.server import Server
 from tests.live.bus_peers import WINDOWS, reached, read
 from tests.live.reloading import reload
@@ -183,3 +183,37 @@ async def test_a_permission_that_goes_in_the_middle_of_a_reply_is_told(unique, w
                 await reading
             await reached(lambda: raised)
             assert isinstance(raised[0], DeniedError if side == "handler" else DeadlineError)
+
+
+async def test_a_service_that_may_not_listen_for_a_while_serves_again(unique, caplog, monkeypatch):
+    """It says that no request comes any more, tries again by itself, and serves as soon as it may."""
+    monkeypatch.setattr("penstock.connection.subscription.AGAIN", 0.05)
+    queue, told = unique("q"), []
+    may, may_not = 'subscribe: {deny: "nothing"}', f'subscribe: {{deny: "{queue}0"}}'
+    users = f"{{user: handler, password: pw, permissions: {{{may}}}}}, {{user: all, password: pw}}"
+
+    async def heard(error: Exception) -> None:
+        told.append(error)
+
+    async def answer(request: Any, sender: Any) -> None:
+        await sender.respond(Response(data=b"here"))
+
+    with Server(config=f"authorization {{ users: [{users}] }}", auth=False, sync="2m") as server:
+        async with (
+            await penstock.connect(server.url, user="all", password="pw") as one,
+            await penstock.connect(server.url, user="handler", password="pw", error_cb=heard) as two,
+            Bus(one, {queue: 1}) as asking,
+            Bus(two, {queue: 1}) as serving,
+            serving.serve(queue, answer),
+        ):
+            assert (await asking.request(Request(queue))).response == Response(data=b"here")
+            await asyncio.to_thread(reload, server, may, may_not)
+            await reached(lambda: f"No message comes on {queue}0 any more" in caplog.text)
+            with pytest.raises(NoRespondersError):
+                await asking.request(Request(queue))
+            await asyncio.to_thread(reload, server, may_not, may)
+            await reached(lambda: f"Messages come on {queue}0 again" in caplog.text)
+            assert (await asking.request(Request(queue))).response == Response(data=b"here")
+            assert [type(error) for error in told] == [DeniedError], "told once, not with each try"
+            await asyncio.to_thread(reload, server, may, may_not)
+            await reached(lambda: len(told) == 2)

@@ -241,3 +241,41 @@ async def test_a_publisher_that_may_not_ask_who_listens_publishes(by: Any, uniqu
         await Publisher(nc).publish(subject, bytes(20 * MB))
         await eventually(lambda: got == [20 * MB], "the payload")
         assert errors == []
+
+
+async def test_an_assembler_that_may_not_listen_for_a_while_goes_on(caplog: Any, monkeypatch: Any) -> None:
+    """It says that no message comes any more, and takes payloads again as soon as it may, until it is unsubscribed."""
+    monkeypatch.setattr("penstock.connection.subscription.AGAIN", 0.05)
+    may, may_not = 'subscribe: {deny: "nothing"}', 'subscribe: {deny: "big"}'
+    users = f"{{user: reader, password: pw, permissions: {{{may}}}}}, {{user: all, password: pw}}"
+    got: list[bytes] = []
+
+    async def take(message_id: str, data: bytes) -> None:
+        got.append(data)
+
+    with Server(config=f"authorization {{ users: [{users}] }}", auth=False, sync="2m") as server:
+        async with (
+            await penstock.connect(server.url, user="all", password="pw") as one,
+            await penstock.connect(server.url, user="reader", password="pw") as two,
+            asyncio.timeout(60),
+        ):
+            assembler = Assembler(two, handler=take)
+            subscription = await assembler.subscribe("big")
+
+            async def said(text: str, times: int) -> None:
+                await eventually(lambda: caplog.text.count(text) == times, f"{text}, {times} times")
+
+            for number in (1, 2):
+                await asyncio.to_thread(reload, server, may, may_not)
+                await said("No message comes on big any more", number)
+                await asyncio.to_thread(reload, server, may_not, may)
+                await said("Messages come on big again", number)
+                await Publisher(one).publish("big", b"%d" % number + bytes(3 * MB))
+            await eventually(lambda: len(got) == 2, "both payloads")
+            await asyncio.to_thread(reload, server, may, may_not)
+            await said("No message comes on big any more", 3)
+            await subscription.unsubscribe()
+            await asyncio.to_thread(reload, server, may_not, may)
+            await eventually(lambda: not two.asking_again, "the end of asking")
+            await said("Messages come on big again", 2)
+            await assembler.close()

@@ -72,7 +72,8 @@ class Service:
                 await self._mail.open()
                 made = []
                 for item in self._served:
-                    item.subscription = await self._mail.nc.tap(item.subject, item.received, queue=item.subject)
+                    tap = self._mail.nc.tap(item.subject, item.received, queue=item.subject, lasting=True)
+                    item.subscription = await tap
                     made.append(item.subscription)
                 await served(*made)
             except BaseException:

@@ -156,7 +156,8 @@ class Assembler:
 
         # The connection lends each chunk from the place that it was received into, so that a chunk is copied once, into
         # its payload. No queue stands between, so nothing is dropped.
-        subscription = await self._nc.tap(subject, receive, lend=True, on_end=ended)
+        tap = self._nc.tap(subject, receive, lend=True, on_end=ended, lasting=inbox is None)
+        subscription = await tap
         self._subscriptions[subscription] = await announce(self._nc, subscription) if self._limits.flow else None
         try:
             await served(subscription)

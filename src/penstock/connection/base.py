@@ -42,6 +42,7 @@ class BaseConnection:
         self._borrowers: dict[int, Taker] = {}
         self._subscriptions: dict[int, Subscription] = {}
         self.pumps: set[asyncio.Task[Any]] = set()
+        self.asking_again: set[asyncio.Task[None]] = set()
         """What calls back, for subscriptions that have a callback, those that ended and are not done included."""
         self._sid = 0
         self._outbox = Outbox()
@@ -51,7 +52,7 @@ class BaseConnection:
         self._scheduled = False
         self._errors = 0
         self._draining = self._draining_pubs = False
-        self._asked_to_end = False  # whether the end was asked for, and is no failure
+        self._asked_to_end = False  # whether the end was asked for, and is not a failure
         self._goodbye: float | None = None  # seconds that a peer has then to take what is on its way
         self._told = ""
         self._logging_since, self._logged = -1.0, 0

@@ -118,6 +118,7 @@ class Connection(PublishingConnection):
         on_end: Callable[[PenstockError], None] | None = None,
         quiet: bool = False,
         guard: bool = True,
+        lasting: bool = False,
     ) -> Subscription:
         """Subscribe with a handler that is called as each message is read: subject, reply, payload, header block.
 
@@ -126,7 +127,8 @@ class Connection(PublishingConnection):
         handler is done: what is to be kept must be copied. `on_end` is called with the reason when no message will
         come any more and nobody here asked for that: the server denies the subscription, or the connection is closed.
         If a `quiet` subscription is denied, only its caller is told: it was a try, and no error of the connection.
-        Without `guard` the handler sees to it itself that it does not raise, and saves a call a message.
+        Without `guard` the handler sees to it itself that it does not raise, and saves a call a message. If the server
+        ends a `lasting` subscription that it has served, it is asked for again until it is served, or unsubscribed.
         """
 
         def guarded(name: bytes, reply: bytes, payload: Any, block: bytes | None) -> Any:
@@ -141,7 +143,8 @@ class Connection(PublishingConnection):
                 return None
 
         self._check_subscribable()
-        return self.subscribed(subject, queue, tap=guarded if guard else handler, lend=lend, on_end=on_end, quiet=quiet)
+        tap = guarded if guard else handler
+        return self.subscribed(subject, queue, tap=tap, lend=lend, on_end=on_end, quiet=quiet, lasting=lasting)
 
     def after_reading(self, call: Callable[[], None]) -> None:
         """Have something called when all that was received at once is handed out; in the next turn if nothing is."""
@@ -156,18 +159,22 @@ class Connection(PublishingConnection):
         if self._draining:
             raise self.drained("Subscribe")
 
-    def subscribed(self, subject: str, queue: str, *, lend: bool = False, **about: Any) -> Subscription:
+    def subscribed(self, subject: str, queue: str, **about: Any) -> Subscription:
         """Subscribe, also while the connection is being drained: callbacks may still ask."""
         self._sid += 1
-        frame = protocol.subscribe(subject, self._sid, queue or None)
-        check_size(len(frame), 0, 1, subject)
         made = Subscription(self, self._sid, subject, queue, **about)
-        self._subscriptions[made.id] = made
-        (self._borrowers if lend else self._takers)[made.id] = made.taker
-        if made.max_msgs:
-            frame += protocol.unsubscribe(made.id, made.max_msgs)
-        self.post(frame)
+        self.ask_for(made)
         return made
+
+    def ask_for(self, subscription: Subscription) -> None:
+        """Ask the server for a subscription, a new one or one that it has ended."""
+        frame = protocol.subscribe(subscription.subject, subscription.id, subscription.queue or None)
+        check_size(len(frame), 0, 1, subscription.subject)
+        self._subscriptions[subscription.id] = subscription
+        (self._borrowers if subscription.lend else self._takers)[subscription.id] = subscription.taker
+        if subscription.max_msgs:
+            frame += protocol.unsubscribe(subscription.id, subscription.max_msgs)
+        self.post(frame)
 
     def unsubscribe(self, subscription: Subscription) -> None:
         """End a subscription at the server."""
@@ -416,7 +423,7 @@ class Connection(PublishingConnection):
             item.end(gone=reason, asked=self._asked_to_end)
         if not self._asked_to_end and (working := self.pumps - self._closers):
             await asyncio.wait(working, timeout=self._drain_timeout)  # what had come is handled
-        await end(self.pumps - self._closers, within=1.0)
+        await end((self.pumps | self.asking_again) - self._closers, within=1.0)
         self._over = True
         if before is not Phase.CONNECTING:
             self._teller.tell(self._callbacks.closed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
@@ -16,8 +17,11 @@ if TYPE_CHECKING:
 
 __all__ = ["PENDING_BYTES", "PENDING_MESSAGES", "Subscription", "served"]
 
+log = logging.getLogger("penstock.connection")
+
 PENDING_MESSAGES = 512 * 1024
 PENDING_BYTES = 128 * 1024 * 1024
+AGAIN = 2.0  # seconds between two times that a lasting subscription is asked for: permissions come back
 
 Callback = Callable[[Msg], Awaitable[None]]
 
@@ -44,6 +48,8 @@ class Subscription:
         tap: Taker | None = None,
         on_end: Callable[[PenstockError], None] | None = None,
         quiet: bool = False,
+        lend: bool = False,
+        lasting: bool = False,
     ) -> None:
         self._connection = connection
         self.id = sid
@@ -60,6 +66,11 @@ class Subscription:
         self.ended = False
         self.quiet = quiet
         """Whether it may be denied without anybody being told but who made it."""
+        self.lend = lend
+        """Whether its tap gets payloads in the place that they were received into."""
+        self.lasting = lasting
+        """Whether it is asked for again if the server ends it."""
+        self.was_served = False
         self._cb = cb
         self._future = future
         self._on_end = on_end
@@ -224,6 +235,7 @@ class Subscription:
 
     async def unsubscribe(self, limit: int = 0) -> None:
         """End the subscription, at once or after `limit` messages in all."""
+        self.lasting = False
         if self.ended:
             return
         self._connection.check_open()
@@ -236,6 +248,7 @@ class Subscription:
 
     async def drain(self) -> None:
         """Ask for no more messages, and wait until those that were sent are handled."""
+        self.lasting = False
         if self.ended:
             return
         self._connection.check_open()
@@ -257,6 +270,15 @@ class Subscription:
             self._future.cancel()
         if self._on_end is not None and (reason := error or gone) is not None:
             self._on_end(reason)
+        if error is not None and self.lasting and self.was_served:
+            again = asyncio.get_running_loop().create_task(_serve_again(self, error))
+            self._connection.asking_again.add(again)
+            again.add_done_callback(self._connection.asking_again.discard)
+
+    def begin_again(self) -> None:
+        """Ask the server for it once more."""
+        self.ended, self.error, self.was_served = False, None, False
+        self._connection.ask_for(self)
 
     def finish(self) -> None:
         """End when everything in the queue was handled."""
@@ -286,9 +308,32 @@ async def served(*subscriptions: Subscription, timeout: float = 10.0) -> None:
         for item in subscriptions:
             if item.error is not None:
                 raise item.error
+            item.was_served = True
     except BaseException:
         for item in subscriptions:
             if not item.ended:
                 item._connection.unsubscribe(item)
                 item.end()
         raise
+
+
+async def _serve_again(subscription: Subscription, error: PenstockError) -> None:
+    """Ask for a subscription that the server has ended until it serves it, or nobody wants it any more."""
+    subject, quiet = subscription.subject, subscription.quiet
+    why = subscription._connection.options.scrub(str(error))
+    log.error("No message comes on %s any more: %s It is asked for again every %g s.", subject, why, AGAIN)
+    while True:
+        await asyncio.sleep(AGAIN)
+        if not subscription.lasting or subscription._connection.is_closed:
+            return
+        try:
+            subscription.quiet = True  # who had to be told knows of it
+            subscription.begin_again()
+            await served(subscription)
+        except PenstockError as reason:
+            log.debug("Still no message comes on %s: %s", subject, reason)
+        else:
+            log.warning("Messages come on %s again.", subject)
+            return
+        finally:
+            subscription.quiet = quiet

@@ -359,3 +359,28 @@ async def test_nonsense_in_a_websocket_ends_it(frame: bytes | str):
             assert isinstance(await asyncio.shield(broken), DisconnectedError)
         await eventually(lambda: nc.is_closed, "the end")
         await nc.close()
+
+
+async def test_a_websocket_that_cannot_send_ends(monkeypatch: pytest.MonkeyPatch):
+    """Whatever the library raises when it sends, the connection is over, which is told with it, and no writer waits."""
+    from websockets.asyncio.client import ClientConnection
+
+    async def failing(*given: object) -> None:
+        raise RuntimeError("no frame can be made")
+
+    async with websocket_peer() as url, nothing_left_open():
+        nc = await connect(url, reconnect=False)
+        broken = nc.broken
+        monkeypatch.setattr(ClientConnection, "send", failing)
+
+        async def write_on() -> None:
+            while True:
+                await nc.publish("a", b"x" * 500_000)
+
+        async with asyncio.timeout(20):
+            with pytest.raises(LinkError):
+                await write_on()
+            error = await asyncio.shield(broken)
+        assert "no frame can be made" in str(error)
+        await eventually(lambda: nc.is_closed, "the end")
+        await nc.close()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 from penstock.buckets.entry import Entry, entry_of_ordered
 from penstock.buckets.key_stream import Addresses
 from penstock.buckets.key_wire import PUT
-from penstock.connection.tasks import end
+from penstock.connection.tasks import end, heed
 from penstock.errors import DataLossError, InputError, NotFoundError, PenstockError
 from penstock.jetstream import assets
 from penstock.jetstream.ordered import OrderedRead
@@ -85,6 +85,7 @@ class Watch:
             raise self._gone(error) from None
         if _keeps(self._read.info.config):
             self._looking = asyncio.ensure_future(self._look())
+            heed(self._looking, self._failed)
 
     async def close(self) -> None:
         """Stop watching; nothing is left at the server."""
@@ -155,6 +156,10 @@ class Watch:
     def _canary(self) -> tuple[bytes, int] | None:
         """The oldest value that should be there."""
         return min(self._canaries.items(), key=lambda item: item[1], default=None)
+
+    def _failed(self, error: BaseException) -> None:
+        # Nobody would notice a purge any more.
+        self._read.fail(PenstockError(f"The watch of bucket {self._bucket} failed: {error!r}."))
 
     async def _look(self) -> None:
         """Notice that what was given is gone, and that nothing came in its place."""

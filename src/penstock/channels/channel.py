@@ -22,7 +22,7 @@ from penstock.channels.state import State
 from penstock.channels.store import Store
 from penstock.channels.subscribers import Subscribers
 from penstock.channels.wire import again
-from penstock.connection.tasks import end
+from penstock.connection.tasks import end, heed
 from penstock.errors import PenstockError
 from penstock.wire.jetstream.verdicts import may_ask_again
 
@@ -56,12 +56,8 @@ class Shared:
         """Run something on the side; it ends when `close` is called."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("Channels: work on the side failed: %s", error, exc_info=error)
+        task.add_done_callback(self._tasks.discard)
+        heed(task, lambda error: log.error("Channels: work on the side failed: %s", error, exc_info=error))
 
     async def close(self) -> None:
         """End what runs on the side."""

@@ -1,17 +1,27 @@
-"""Ending tasks for sure."""
+"""Ending tasks for sure, and hearing of those that fail."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-__all__ = ["end"]
+__all__ = ["end", "heed"]
 
 log = logging.getLogger("penstock.connection")
 
 _AGAIN = 0.1  # seconds after which a task that was cancelled is cancelled again: it may have passed over the first time
+
+
+def heed(task: asyncio.Task[Any], tell: Callable[[BaseException], object]) -> None:
+    """Let somebody be told if a task fails that nobody waits for; what it raises when it is cancelled is not told."""
+
+    def ended(task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None and not task.cancelling():
+            tell(error)
+
+    task.add_done_callback(ended)
 
 
 async def end(tasks: Iterable[asyncio.Future[Any]], *, within: float = 10.0, again: float = _AGAIN) -> None:

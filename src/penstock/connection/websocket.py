@@ -104,6 +104,8 @@ class _WebSocketTransport:
                 await self._news.wait()
         except (ConnectionClosed, OSError):
             return  # the receiving side tells it
+        except Exception as error:  # as with receiving: writers must not wait for what nobody sends any more
+            self._end(error)
 
     def _end(self, error: Exception | None) -> None:
         self._closing = True

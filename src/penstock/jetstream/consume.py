@@ -18,7 +18,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.connection.messages import as_text
-from penstock.connection.tasks import end
+from penstock.connection.tasks import end, heed
 from penstock.durations import parse_duration
 from penstock.errors import DisconnectedError, InputError, NotFoundError, PenstockError, RemoteProtocolError
 from penstock.info import ConsumerInfo
@@ -148,6 +148,8 @@ class Deliveries:
         if self._keep_alive and config.ack_policy != "none":
             waits = [config.ack_wait or 30.0, *config.backoff]
             self._tasks.append(asyncio.ensure_future(self._keep(min(waits) / 3)))
+        for task in self._tasks:
+            heed(task, self._failed)
 
     async def close(self) -> None:
         """Stop pulling, and give back what was not read, and what was on its way."""
@@ -313,6 +315,10 @@ class Deliveries:
     def _deny(self, error: PenstockError) -> None:
         self._pulls.fail(error)
         self._wake()
+
+    def _failed(self, error: BaseException) -> None:
+        # A fault of ours must not leave anybody waiting for ever.
+        self._deny(PenstockError(f"The deliveries of consumer {self.consumer} of {self.stream} failed: {error!r}."))
 
     # -- watching ----------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from penstock.connection.asking import patiently
-from penstock.connection.tasks import end
+from penstock.connection.tasks import end, heed
 from penstock.errors import (
     DataLossError,
     DeadlineError,
@@ -131,7 +131,7 @@ class OrderedRead:
             await self._leave()
             raise
         self._task = asyncio.ensure_future(self._watch())
-        self._task.add_done_callback(self._ended)
+        heed(self._task, self._failed)
 
     async def close(self) -> None:
         """Stop reading; nothing is left at the server."""
@@ -321,10 +321,9 @@ class OrderedRead:
                 except PenstockError as error:
                     self.fail(error)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            # A fault of ours must not leave anybody waiting for ever.
-            self.fail(PenstockError(f"The read of stream {self.stream} failed: {error!r}."))
+    def _failed(self, error: BaseException) -> None:
+        # A fault of ours must not leave anybody waiting for ever.
+        self.fail(PenstockError(f"The read of stream {self.stream} failed: {error!r}."))
 
     def _broke(self, _: object) -> None:
         self._alarm.set()

@@ -19,7 +19,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from penstock.connection.asking import patiently
-from penstock.connection.tasks import end
+from penstock.connection.tasks import end, heed
 from penstock.errors import DeadlineError, DeniedError, InputError, LinkError, PenstockError, RemoteProtocolError
 from penstock.jetstream import assets
 from penstock.jetstream.consume import Deliveries
@@ -124,6 +124,8 @@ class Worker:
                 beside.append(asyncio.ensure_future(self._dead.collect_for_ever(deliveries.consumer)))
             elif self._max_deliver > 0:
                 beside.append(asyncio.ensure_future(self._hear_of_losses()))
+            for task in beside:
+                heed(task, self._broke)
             try:
                 while not self._stop.is_set():
                     await self._slots.acquire()
@@ -135,6 +137,7 @@ class Worker:
                     task = asyncio.ensure_future(self._work(delivery))
                     self._tasks.add(task)
                     task.add_done_callback(self._worked)
+                    heed(task, self._broke)
                 while self._tasks:
                     await asyncio.wait(set(self._tasks))
             finally:
@@ -188,9 +191,10 @@ class Worker:
     def _worked(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._slots.release()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fault = self._fault or error  # not the handler's: that is dealt with in _failed
-            self._stop.set()
+
+    def _broke(self, error: BaseException) -> None:
+        self._fault = self._fault or error  # not the handler's: that is dealt with in _failed
+        self._stop.set()
 
     async def _next(self, deliveries: Deliveries, stopped: asyncio.Future[Any]) -> Delivery | None:
         wanted = asyncio.ensure_future(anext(deliveries, None))
@@ -233,8 +237,8 @@ class Worker:
     def _is_set_back(self, message: tuple[int, datetime], delivery: Delivery) -> bool:
         """Tell whether somebody reset the consumer, so that what was done is wanted once more.
 
-        A first delivery of what the same server confirmed is no repeat. After a break it may be: a server that crashed
-        can have forgotten what it confirmed.
+        A first delivery of what the same server confirmed is not a repeat. After a break it may be: a server that
+        crashed can have forgotten what it confirmed.
         """
         again = delivery.delivered == 1 and self._done[message] == self._client.stretch
         if again:

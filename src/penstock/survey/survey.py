@@ -138,6 +138,9 @@ class Survey:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(min(rest, max(_LONGEST, self.settings.every))):
                         await self._wanted.wait()
+        except Exception:
+            log.exception("The survey ended, and its figures stay as they are.")  # whoever began it may not look
+            raise
         finally:
             disk.shutdown(wait=False, cancel_futures=True)
 

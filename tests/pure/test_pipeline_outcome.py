@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import PipelineError
+from penstock.errors import PipelineError, RemoteProtocolError
 from penstock.pipelines import eventlog
 from penstock.pipelines.eventlog import EventLog, connect_port
 from penstock.pipelines.outcome import MOST_BATCHES, MOST_JOBS, OBSERVED, FlowProgress, Outcome
@@ -332,3 +332,58 @@ def test_a_spark_that_serves_nowhere_is_an_error(tmp_path: Path):
     log_of(tmp_path, 1, {"Event": "SparkListenerLogStart"})
     with pytest.raises(PipelineError, match="did not say within 0 s where its Connect server listens"):
         connect_port(tmp_path, patience=0.0)
+
+
+# -- what Spark tells and nobody can read ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("event", "says"),
+    [
+        ({"Event": PROGRESS, "progress": {"name": "raw", "batchId": 1}}, "timestamp"),
+        ({"Event": PROGRESS, "progress": told(timestamp="yesterday")}, "timestamp"),
+        ({"Event": PROGRESS, "progress": told(batch=None)}, "batchId"),  # type: ignore[arg-type]  # as it may be
+        ({"Event": PROGRESS, "progress": told(sources=[{"numInputRows": "many"}])}, "numInputRows"),
+        ({"Event": PROGRESS, "progress": told(sources=5)}, "sources"),
+        ({"Event": PROGRESS, "progress": told(durationMs={"triggerExecution": []})}, "triggerExecution"),
+        ({"Event": PROGRESS, "progress": told(observedMetrics={OBSERVED: {"row": 5}})}, "rows"),
+        ({"Event": PROGRESS}, "id"),
+        ({"Event": STARTED, "name": "raw"}, "id"),
+        ({"Event": "SparkListenerJobStart", "Properties": []}, "Properties"),
+        ({"Event": "SparkListenerTaskEnd", "Stage ID": []}, "Stage ID"),
+    ],
+)
+def test_what_cannot_be_read_is_noted_and_counts_for_nothing(event: dict[str, Any], says: str):
+    """A run goes on when Spark tells something else than it should; figures are unknown then, and a note says why."""
+    outcome = Outcome()
+    for _ in range(3):
+        outcome.read(event)
+    assert (outcome.flows, list(outcome.history), outcome.counted) == ({}, [], False)
+    (note,) = outcome.notes
+    assert repr(says) in note
+    outcome.read({"Event": PROGRESS, "progress": told(sources=[source(5, offset(S=6))])})
+    assert outcome.flows["raw"].plain(outcome.counted)["rows_in"] is None
+
+
+def test_a_damaged_line_of_the_log_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """The lines around it are read; whoever follows the log hears of it, or the log of Penstock has it."""
+    folder = tmp_path / "eventlog_v2_app"
+    folder.mkdir()
+    good = json.dumps({"Event": STARTED, "id": "q1", "name": "raw"})
+    (folder / "events_1_app").write_text(f'{good}\n{good[:-9]}\n["{STARTED}"]\n{good}\n')
+    heard_of: list[str] = []
+    assert len(list(EventLog(tmp_path, heard_of.append).read())) == 2
+    assert len(heard_of) == 2
+    assert not caplog.records
+    assert len(list(EventLog(tmp_path).read())) == 2
+    assert "is damaged" in caplog.text
+
+
+def test_a_port_that_is_not_a_number_is_an_error(tmp_path: Path):
+    """A Spark that says nonsense of its port is told as such."""
+    (tmp_path / "eventlog_v2_app").mkdir()
+    (tmp_path / "eventlog_v2_app" / "events_1_app").write_text(
+        json.dumps({"Event": CONNECT, "bindingPort": "x"}) + "\n"
+    )
+    with pytest.raises(RemoteProtocolError, match="bindingPort"):
+        connect_port(tmp_path, 1.0)

@@ -6,15 +6,18 @@ that a run of weeks keeps one small file.
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import PipelineError
-from penstock.json_text import load_json
+from penstock.errors import PipelineError, RemoteProtocolError
+from penstock.spark.told import count, read_told
 
 __all__ = ["EventLog", "connect_port"]
+
+log = logging.getLogger("penstock.pipelines")
 
 _CONNECT = b"SparkListenerConnectServiceStarted"
 # Only these are worth parsing: most of the log is about tasks and storage.
@@ -23,10 +26,11 @@ MOST_LINE = 64 * 2**20
 
 
 class EventLog:
-    """The events that Spark has logged in a folder, each given once."""
+    """The events that Spark has logged in a folder, each given once; `on_broken` hears of a line that is damaged."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, on_broken: Callable[[str], None] | None = None) -> None:
         self.folder = folder
+        self._on_broken = on_broken or (lambda why: log.warning("The event log %s is damaged. %s", folder, why))
         self._path: Path | None = None
         self._place = 0
         self._rest = b""
@@ -57,21 +61,28 @@ class EventLog:
                     *lines, self._rest = (self._rest + chunk).split(b"\n")
                     for line in lines:
                         if not self._passing and any(word in line[:200] for word in _WANTED):
-                            yield load_json(line)
+                            yield from self._event(line)
                         self._passing = False
                     if len(self._rest) > MOST_LINE:
                         self._rest, self._passing = b"", True
         except FileNotFoundError:
             return
 
+    def _event(self, line: bytes) -> list[dict[str, Any]]:
+        try:
+            return [read_told(line)]
+        except RemoteProtocolError as error:  # as when a disk was full for a moment
+            self._on_broken(str(error))
+            return []
+
 
 def connect_port(folder: Path, patience: float = 60.0) -> int:
     """Give the port on which a Spark that has just started, and logs to this folder, serves Spark Connect."""
-    log, deadline = EventLog(folder), time.monotonic() + patience
+    events, deadline = EventLog(folder), time.monotonic() + patience
     while True:
-        for event in log.read():
-            if str(event["Event"]).endswith(_CONNECT.decode()):
-                return int(event["bindingPort"])
+        for event in events.read():
+            if str(event.get("Event")).endswith(_CONNECT.decode()):
+                return count(event, "bindingPort", None)
         if time.monotonic() > deadline:  # Spark logs from a queue of its own, a moment later
             what = f"Spark did not say within {patience:g} s where its Connect server listens."
             raise PipelineError(what, remedy="Look into its log.", log=None)

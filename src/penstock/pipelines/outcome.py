@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
 from typing import Any
 
-from penstock.errors import InputError
+from penstock.errors import InputError, RemoteProtocolError
 from penstock.pipelines.reasons import cause
 from penstock.spark.offsets import Offset
+from penstock.spark.told import count, counts, moment, number, part, parts, word
 
 __all__ = ["OBSERVED", "FlowProgress", "MicroBatch", "Outcome"]
 
@@ -157,7 +157,7 @@ class Outcome:
         elif kind == "listening":
             self.counted = self._whole
         elif kind == "progress":
-            self._read_progress(line["progress"])
+            self._take_in(lambda: self._read_progress(part(line, "progress")))
         elif kind == "deaf":
             self._lose(line["reason"])
         elif kind == "note" and line["text"] not in self.notes:
@@ -200,15 +200,31 @@ class Outcome:
 
     def read(self, event: Mapping[str, Any]) -> None:
         """Take in an event of Spark's log: a progress, a job that begins, or a task that ends."""
+        self._take_in(lambda: self._read_event(event))
+
+    def miss(self, why: str) -> None:
+        """Note that Spark told what cannot be read: from here on figures may be too small."""
+        if self._whole:
+            self.notes.append(f"Rows are not counted: {why}")
+        self.counted = self._whole = False
+
+    def _take_in(self, read: Callable[[], None]) -> None:
+        try:
+            read()
+        except RemoteProtocolError as error:
+            self.miss(str(error))
+
+    def _read_event(self, event: Mapping[str, Any]) -> None:
         kind = str(event.get("Event", "")).rpartition("$")[2]
         if kind == "QueryProgressEvent":
-            self._read_progress(event["progress"])
+            self._read_progress(part(event, "progress"))
         elif kind == "QueryStartedEvent":
-            self._names[event["id"]] = event.get("name") or event["id"]
+            query = word(event, "id", needed=True)
+            self._names[query] = word(event, "name") or query
         elif kind == "SparkListenerJobStart":
-            query = (event.get("Properties") or {}).get("sql.streaming.queryId")
+            query = word(part(event, "Properties"), "sql.streaming.queryId")
             if query in self._names:
-                for stage in event.get("Stage IDs") or []:
+                for stage in counts(event, "Stage IDs"):
                     self._jobs[stage] = self._names[query]
                 while len(self._jobs) > MOST_JOBS:
                     del self._jobs[next(iter(self._jobs))]
@@ -216,41 +232,42 @@ class Outcome:
             self._read_task(event)
 
     def _read_task(self, event: Mapping[str, Any]) -> None:
-        name = self._jobs.get(event.get("Stage ID", -1))
-        if name is None or (event.get("Task End Reason") or {}).get("Reason") != "Success":
+        name = self._jobs.get(count(event, "Stage ID", -1))
+        if name is None or word(part(event, "Task End Reason"), "Reason") != "Success":
             return
         flow = self._flow(name)
-        written = ((event.get("Task Metrics") or {}).get("Output Metrics") or {}).get("Records Written") or 0
+        written = count(part(part(event, "Task Metrics"), "Output Metrics"), "Records Written")
         if written and flow.name not in self._by_sink:
-            flow.rows_out = (flow.rows_out or 0) + int(written)
+            flow.rows_out = (flow.rows_out or 0) + written
 
     def _read_progress(self, progress: Mapping[str, Any]) -> None:
-        flow = self._flow(progress.get("name") or progress["id"])
-        seconds = float((progress.get("durationMs") or {}).get("triggerExecution") or 0) / 1000
-        rows = sum(int(source.get("numInputRows") or 0) for source in progress.get("sources") or [])
+        # All of it is read before any of it counts: what is half wrong must not be half taken.
+        name = word(progress, "name") or word(progress, "id", needed=True)
+        begun, batch = moment(progress, "timestamp"), count(progress, "batchId", None)
+        took = part(progress, "durationMs")
+        phases = {phase: number(took, phase) / 1000 for phase in took}
+        seconds = phases.pop("triggerExecution", 0.0)
+        sources, states = parts(progress, "sources"), parts(progress, "stateOperators")
+        rows = sum(count(source, "numInputRows") for source in sources)
+        state = tuple(sum(count(item, what) for item in states) for what in ("numRowsTotal", "memoryUsedBytes"))
+        written = count(part(progress, "sink"), "numOutputRows", -1)
+        observed = part(part(progress, "observedMetrics"), OBSERVED)
+        seen = count(observed, "rows", None) if observed else None
+        flow = self._flow(name)
         flow.batches += 1
         flow.rows_in += rows
         flow.batch_seconds = seconds
         flow.rate = rows / seconds if seconds else 0.0
-        states = progress.get("stateOperators") or []
-        flow.state_rows = sum(int(item.get("numRowsTotal") or 0) for item in states)
-        flow.state_bytes = sum(int(item.get("memoryUsedBytes") or 0) for item in states)
-        written = int((progress.get("sink") or {}).get("numOutputRows", -1))
+        flow.state_rows, flow.state_bytes = state
         if written >= 0:  # a sink of ours, or another that knows; tables of files say -1, and their tasks count
             flow.rows_out = written + (flow.rows_out or 0 if flow.name in self._by_sink else 0)
             self._by_sink.add(flow.name)
-        elif observed := (progress.get("observedMetrics") or {}).get(OBSERVED):
-            flow.rows_out = (flow.rows_out or 0) + int(observed["rows"])
-        for source in progress.get("sources") or []:
+        elif seen is not None:
+            flow.rows_out = (flow.rows_out or 0) + seen
+        for source in sources:
             self._read_source(flow, source)
-        begun, number = datetime.fromisoformat(progress["timestamp"]).timestamp(), int(progress["batchId"])
-        phases = {
-            name: float(took) / 1000
-            for name, took in (progress.get("durationMs") or {}).items()
-            if name != "triggerExecution" and took
-        }
-        state = flow.state_rows, flow.state_bytes
-        self.history.append(MicroBatch(begun, flow.name, number, rows, seconds, flow.lag or 0, phases, *state))
+        spent = {phase: each for phase, each in phases.items() if each}
+        self.history.append(MicroBatch(begun, flow.name, batch, rows, seconds, flow.lag or 0, spent, *state))
 
     def _read_source(self, flow: FlowProgress, source: Mapping[str, Any]) -> None:
         try:

@@ -85,7 +85,7 @@ class PipelineRun:
         self._folder = folder
         for name in ("events", "java"):
             (folder / name).mkdir()
-        self._log = EventLog(folder / "events")
+        self._log = EventLog(folder / "events", self.outcome.miss)
         assignment = Assignment(
             folder=folder,
             spec=self.project.spec,

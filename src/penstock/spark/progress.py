@@ -12,7 +12,6 @@ the latest offset. `ProgressListener` turns them into lag a stream, rates and sk
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from penstock.errors import InputError
-from penstock.json_text import load_json
+from penstock.spark import told
 from penstock.spark.offsets import Offset
 
 __all__ = ["Progress", "ProgressListener", "StreamProgress", "read_progress"]
@@ -96,10 +95,13 @@ class Progress:
 
 
 def read_progress(content: Mapping[str, Any]) -> Progress:
-    """Read the JSON of Spark's progress; sources of other formats are left out."""
+    """Read the JSON of Spark's progress; sources of other formats are left out.
+
+    RemoteProtocolError if it is not what Spark tells.
+    """
     streams: dict[str, StreamProgress] = {}
     rows, input_rate, process_rate = 0, 0.0, 0.0
-    for source in content.get("sources") or []:
+    for source in told.parts(content, "sources"):
         try:
             end = Offset.from_json(source.get("endOffset"))
         except InputError:
@@ -111,27 +113,22 @@ def read_progress(content: Mapping[str, Any]) -> Progress:
         for name, mark in end.marks.items():
             newest = latest.marks.get(name, mark)
             streams[name] = StreamProgress(mark.next, newest.next, end.range(name, newest).width, mark.skipped)
-        rows += int(source.get("numInputRows") or 0)
-        input_rate += _number(source.get("inputRowsPerSecond"))
-        process_rate += _number(source.get("processedRowsPerSecond"))
+        rows += told.count(source, "numInputRows")
+        input_rate += told.number(source, "inputRowsPerSecond")
+        process_rate += told.number(source, "processedRowsPerSecond")
+    query = told.word(content, "id")
     return Progress(
-        query=content.get("name") or str(content.get("id")),
-        id=str(content.get("id")),
-        run=str(content.get("runId")),
-        batch=int(content.get("batchId") or 0),
-        time=str(content.get("timestamp")),
+        query=told.word(content, "name") or query,
+        id=query,
+        run=told.word(content, "runId"),
+        batch=told.count(content, "batchId"),
+        time=told.word(content, "timestamp"),
         rows=rows,
         input_rate=input_rate,
         process_rate=process_rate,
-        seconds=_number((content.get("durationMs") or {}).get("triggerExecution")) / 1000,
+        seconds=told.number(told.part(content, "durationMs"), "triggerExecution") / 1000,
         streams=streams,
     )
-
-
-def _number(value: Any) -> float:
-    # The rate of an empty batch is NaN or missing.
-    number = float(value or 0)
-    return number if math.isfinite(number) else 0.0
 
 
 class ProgressListener(StreamingQueryListener):
@@ -155,7 +152,7 @@ class ProgressListener(StreamingQueryListener):
             self._running[str(event.runId)] = event.name or str(event.id)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        self.update(load_json(event.progress.json))
+        self.update(told.read_told(event.progress.json))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         pass  # nothing new to know: the latest progress stays

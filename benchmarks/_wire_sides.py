@@ -192,10 +192,11 @@ def publish(mode: str, url: str, count: int, size: int, ids: bool | None = None)
         return time.perf_counter() - begun
 
 
-def raw_fast(url: str, count: int, size: int, distinct: int = 0) -> float:
+def raw_fast(url: str, count: int, size: int, distinct: int = 0, ready: Callable[[], object] = lambda: None) -> float:
     """The limit: fast ingest with frames made before the clock starts, sent as the flow acks allow.
 
-    distinct is the number of subjects that take turns; without it all is on one.
+    distinct is the number of subjects that take turns; without it all is on one. ready is called when only the clock
+    is to start.
     """
     inbox = f"_INBOX.{secrets.token_hex(8)}.{secrets.token_hex(8)}"
     payload = b"x" * size
@@ -217,6 +218,7 @@ def raw_fast(url: str, count: int, size: int, distinct: int = 0) -> float:
         pieces = [b"".join(frames[start : start + step]) for start in range(1, count, step)]
         wire, deadline = bulk.wire, Deadline(FOREVER)
         wire.send(f"SUB {inbox}.> 99\r\n".encode(), deadline)
+        ready()
         begun = time.perf_counter()
         wire.send(frames[0], deadline)
         acked, flow, sent, place = 0, 1, 1, 0

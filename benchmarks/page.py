@@ -1,6 +1,8 @@
-"""Makes docs/why/performance.md, its charts, and the table of docs/why/comparison.md, of a report and nothing else.
+"""Makes docs/why/performance.md and its charts of a report and nothing else, and writes its figures into other pages.
 
     python benchmarks/page.py [REPORT]      artifacts/bench.json unless told
+
+Other pages: the table of docs/why/comparison.md (compared.toml), and figures in sentences (quoted.toml).
 
 The figures that the page is made of are kept in docs/why/performance/figures.json, so that a test can make the page
 anew and compare. Charts are for light and dark pages.
@@ -286,6 +288,26 @@ def compared(report: dict[str, Any], text: str) -> str:
     return made
 
 
+def quoted(report: dict[str, Any], name: str, text: str) -> str:
+    """Give a page with the figures of a report in its sentences; one that was not measured stays as it was."""
+    for quote in tomllib.loads((ROOT / "benchmarks" / "quoted.toml").read_text())["quote"]:
+        figure = find(report, quote["figure"])
+        if quote["page"] != name or figure is None:
+            continue
+        before, after = quote["text"].split("{}")
+        shown = f"{figure:{quote['shown']}}" if "shown" in quote else f"{float(f'{figure:.3g}'):,.0f}"
+        around = rf"(?<={re.escape(before)})[\d.,]*\d(?={re.escape(after)})"
+        text, places = re.subn(around, shown, text)
+        if places != 1:
+            raise ValueError(f"{name} has {places} places for {quote['text']!r}")
+    return text
+
+
+def pages() -> set[str]:
+    """Give the pages that have figures in their sentences."""
+    return {quote["page"] for quote in tomllib.loads((ROOT / "benchmarks" / "quoted.toml").read_text())["quote"]}
+
+
 def write(report: dict[str, Any]) -> None:
     """Write the pages, the charts and the figures that they are made of; charts of before that are none now go."""
     text, drawn = make(report)
@@ -298,6 +320,8 @@ def write(report: dict[str, Any]) -> None:
     (FOLDER / "figures.json").write_text(json.dumps(report, indent=1) + "\n")
     PAGE.write_text(text)
     COMPARISON.write_text(compared(report, COMPARISON.read_text()))
+    for page in pages():
+        (ROOT / page).write_text(quoted(report, page, (ROOT / page).read_text()))
 
 
 if __name__ == "__main__":

@@ -4,13 +4,16 @@
     python benchmarks/spark_write.py --profile      one task without Spark, beside raw senders, and its profile
 
 A million rows of 128 bytes on `local[2]` into a file stream of the embedded server: exactly once and at least once,
-beside raw atomic batches and raw fast ingest (frames made before the clock starts, one connection), and nats-py's
-publish_async; under lazy sync and under `sync: always`. Each of Spark's figures is of one run, from the call to its
-return, after a tenth of the rows to warm up; the others run before and after it, and the better figure counts. `empty`
-is a Python sink that does nothing: Spark's own ceiling. `one task` is the exactly-once sink without Spark, in this
-process. Raw atomic batches are sent by one connection and by several, which shows what bounds the server: all messages
-of a stream pass through one goroutine of it. CPU time is that of a row, by kind of process. The result goes to
-artifacts/spark_write.json, or where --output says.
+beside raw atomic batches and raw fast ingest (frames made before the clock starts) and nats-py's publish_async; under
+lazy sync and under `sync: always`. All sides but nats-py's write the same rows, in turn, in another order every round;
+a ratio is the median of the ratios of a round. The stream is empty at the beginning of each, and its rows are counted
+at the end. Spark's time is from the call to its return, when its workers have just written a few rows.
+
+What shows what bounds the sinks: raw senders on two connections, as two tasks have. `as the sink`, a raw sender of the
+very messages that the exactly-once sink sends, journals and their conditions among them, which purges the journals at
+its end as the sink does. `one task`, the exactly-once sink without Spark, in this process. `published`, what the
+at-least-once sink calls, without Spark. And `empty`, a Python sink that does nothing, which is Spark's own ceiling. CPU
+time is that of a row, by kind of process. The result goes to artifacts/spark_write.json, or where --output says.
 """
 
 from __future__ import annotations
@@ -21,11 +24,13 @@ import json
 import os
 import pstats
 import secrets
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,45 +54,61 @@ sys.path.insert(0, str(Path(__file__).parent))
 import _wire_sides
 from _cpu import CpuTime
 from _empty_sink import Empty
+from _measure import rotated, summary
 
 SIZE = 128
 STREAM = "BENCH"
+JOURNALS = "bench.journals."
 FOREVER = 600.0
 # What writing is meant to reach, each a ratio of two sides.
 GOALS = {
     "2m": {
         "one task / raw atomic": 0.9,
-        "exactly-once / raw atomic": 0.6,
+        "exactly-once / raw atomic": 0.9,
         "exactly-once / raw atomic, 2 connections": 0.9,
+        "exactly-once / as the sink, 2 connections": 0.9,
+        "as the sink, 2 connections / raw atomic": 0.0,
+        "exactly-once, less an empty sink / raw atomic": 0.9,
         "exactly-once / nats-py": 2.0,
-        "at-least-once / raw fast ingest": 0.6,
+        "at-least-once / raw fast ingest": 0.9,
         "at-least-once / raw fast ingest, 2 connections": 0.9,
+        "at-least-once, less an empty sink / raw fast ingest": 0.9,
+        "at-least-once, less an empty sink / raw fast ingest, 2 connections": 0.9,
+        "at-least-once / published, 2 connections": 0.9,
+        "published, 2 connections / raw fast ingest": 0.0,
+        "raw fast ingest, 2 connections / raw fast ingest": 0.0,
     },
-    "always": {"exactly-once / nats-py": 10.0},
+    "always": {"exactly-once / nats-py": 10.0, "exactly-once / raw atomic": 0.0},
 }
 
 
-def raw_atomic(url: str, count: int) -> float:
+def raw_atomic(url: str, count: int, ready: Callable[[], object] = lambda: None, like_sink: bool = False) -> float:
     """The limit: atomic batches of a thousand, frames made before the clock starts, four under way.
 
-    Batches of large messages are smaller: the server drops what comes when 128 MB wait for a stream.
+    Batches of large messages are smaller: the server drops what comes when 128 MB wait for a stream. `like_sink`: each
+    batch has one row less, and a journal of 16 bytes a row in its place, which is stored only if one of four lanes is
+    still ours. `ready` is called when only the clock is to start.
     """
-    payload, most = b"x" * SIZE, max(1, min(1000, (16 << 20) // SIZE))
+    payload, most = b"x" * SIZE, max(1, min(1000, (16 << 20) // SIZE)) - like_sink
+    own, opening = secrets.token_hex(4), 0
+    if like_sink:
+        task = TaskConnection(ConnectionOptions(url, request_timeout=60))
+        opening = task.store(STREAM, [(f"bench.lanes.{own}.{lane}", {}, b"open") for lane in range(4)]) - 3
+        task.close()
     with BulkConnection(url) as bulk:
         pieces = []
-        for start in range(0, count, most):
-            name, frames = secrets.token_hex(12).encode(), []
-            for number in range(1, min(most, count - start) + 1):
-                last = number == min(most, count - start)
-                end = b"Nats-Batch-Commit: 1\r\n" if last else b""
-                head = b"NATS/1.0\r\nNats-Batch-Id: %s\r\nNats-Batch-Sequence: %d\r\n%s\r\n" % (name, number, end)
-                reply = b" drain.%d" % start if last else b""
-                line = b"HPUB bench.a%s %d %d\r\n" % (reply, len(head), len(head) + SIZE)
-                frames.append(line + head + payload + b"\r\n")
-            pieces.append(b"".join(frames))
+        for number, start in enumerate(range(0, count, most)):
+            name, rows = secrets.token_hex(12).encode(), min(most, count - start)
+            messages = [(b"bench.a", b"", payload)] * rows
+            if like_sink:
+                expected = b"Nats-Expected-Last-Subject-Sequence: %d\r\n" % (opening + number % 4)
+                expected += f"Nats-Expected-Last-Subject-Sequence-Subject: bench.lanes.{own}.{number % 4}\r\n".encode()
+                messages.append((JOURNALS.encode() + name, expected, secrets.token_bytes(16 * rows)))
+            pieces.append(_frames(messages, name, f"drain.{own}.{start}".encode()))
         wire, deadline = bulk.wire, Deadline(FOREVER)
-        wire.send(b"SUB drain.* 99\r\n", deadline)
+        wire.send(f"SUB drain.{own}.* 99\r\n".encode(), deadline)  # others have acks of their own
         waiting = deque(pieces)
+        ready()
         begun = time.perf_counter()
         under_way = 0
         while waiting or under_way:
@@ -100,23 +121,67 @@ def raw_atomic(url: str, count: int) -> float:
         return time.perf_counter() - begun
 
 
-def raw_fast(url: str, count: int) -> float:
+def _frames(messages: list[tuple[bytes, bytes, bytes]], name: bytes, reply: bytes) -> bytes:
+    """Write messages, each with its subject and its own headers, as one atomic batch."""
+    frames = []
+    for number, (subject, own, payload) in enumerate(messages, start=1):
+        last = number == len(messages)
+        end = b"Nats-Batch-Commit: 1\r\n" if last else b""
+        head = b"NATS/1.0\r\n%sNats-Batch-Id: %s\r\nNats-Batch-Sequence: %d\r\n%s\r\n" % (own, name, number, end)
+        line = b"HPUB %s %s%d %d\r\n" % (subject, reply + b" " if last else b"", len(head), len(head) + len(payload))
+        frames.append(line + head + payload + b"\r\n")
+    return b"".join(frames)
+
+
+def raw_like_sink(url: str, count: int, ready: Callable[[], object] = lambda: None) -> float:
+    """Send the very messages that the sink sends, made before the clock starts."""
+    return raw_atomic(url, count, ready, like_sink=True)
+
+
+def raw_fast(url: str, count: int, ready: Callable[[], object] = lambda: None) -> float:
     """Fast ingest with frames that were made before."""
-    return float(_wire_sides.raw_fast(url, count, SIZE))
+    return float(_wire_sides.raw_fast(url, count, SIZE, ready=ready))
+
+
+def published(url: str, count: int, ready: Callable[[], object] = lambda: None) -> float:
+    """Publish by fast ingest, in batches as Spark gives them."""
+    rows = _wire_sides.batches(count, SIZE, 10_000)
+    with BulkConnection(url) as bulk:
+        ready()
+        begun = time.perf_counter()
+        assert bulk.publish(STREAM, rows, mode="fast", twice=True, timeout=FOREVER).rows == count
+        return time.perf_counter() - begun
 
 
 def raw_by(what: str, url: str, count: int, connections: int) -> float:
-    """Run a raw sender by several connections at once, each in a process of its own."""
+    """Run a sender by several connections at once, each in a process of its own; they begin together."""
     script = (
-        f"import sys, time; sys.path.insert(0, {str(Path(__file__).parent)!r}); import spark_write as it; "
-        f"input(); taken = it.{what}({url!r}, {count // connections}); end = time.time(); print(end - taken, end)"
+        f"import sys, time; sys.path.insert(0, {str(Path(__file__).parent)!r}); import spark_write as it\n"
+        "def ready(): print('ready', flush=True); input()\n"
+        f"taken = it.{what}({url!r}, {count // connections}, ready); end = time.time(); print(end - taken, end)"
     )
     pipe = subprocess.PIPE
     sides = [
         subprocess.Popen([sys.executable, "-c", script], stdin=pipe, stdout=pipe, text=True) for _ in range(connections)
     ]
-    said = [side.communicate("\n")[0].split() for side in sides]
+    for side in sides:
+        assert side.stdout is not None
+        assert side.stdout.readline() == "ready\n", "a sender has failed"
+    for side in sides:
+        assert side.stdin is not None
+        side.stdin.write("\n")
+        side.stdin.flush()
+    said = [side.communicate()[0].split() for side in sides]
     return max(float(end) for _, end in said) - min(float(begun) for begun, _ in said)
+
+
+def as_the_sink(url: str, count: int, connections: int) -> float:
+    """Send the messages of the sink, and purge the journals as its commit does."""
+    taken = raw_by("raw_like_sink", url, count, connections)
+    with BulkConnection(url) as bulk:
+        begun = time.perf_counter()
+        assert bulk.api(f"STREAM.PURGE.{STREAM}", {"filter": JOURNALS + ">"}, timeout=FOREVER)["purged"]
+        return taken + time.perf_counter() - begun
 
 
 def one_task(url: str, count: int) -> float:
@@ -180,52 +245,77 @@ def write(spark: Any, url: str, count: int, guarantee: str) -> float:
     return count / taken
 
 
-def measure(spark: Any, sync: str, count: int) -> dict[str, Any]:
-    """Measure all sides against one server."""
-    raw_count = count // 4
+def measure(spark: Any, sync: str, count: int, rounds: int) -> dict[str, Any]:
+    """Measure all sides against one server, in turn."""
     slow = count // 10 if sync == "2m" else count // 100
-    rates: dict[str, float] = {}
-    cpu: dict[str, dict[str, float]] = {}
-
-    def run(name: str, rows: int, work: Any) -> None:
-        watch = CpuTime()
-        rates[name] = max(rates.get(name, 0.0), work())
-        cpu[name] = {kind: round(1e6 * seconds / rows, 2) for kind, seconds in watch.taken().items()}
-
     with penstock.Server(sync=sync) as server:
         bulk = TaskConnection(ConnectionOptions(server.url))
         config = {"name": STREAM, "subjects": ["bench.>"], "allow_atomic": True, "allow_batched": True}
         bulk.api(f"STREAM.CREATE.{STREAM}", config)
         bulk.close()
-        others = {
-            "raw atomic": lambda: raw_count / raw_atomic(server.url, raw_count),
-            "one task": lambda: raw_count / one_task(server.url, raw_count),
-            "nats-py": lambda: side("nats_async", server.url, slow),
+        url = server.url
+        sides: dict[str, Callable[[], float]] = {
+            "raw atomic": lambda: count / raw_by("raw_atomic", url, count, 1),
+            "exactly-once": lambda: write(spark, url, count, "exactly-once"),
+            "nats-py": lambda: side("nats_async", url, slow),
         }
         if sync == "2m":
-            others["raw atomic, 2 connections"] = lambda: raw_count / raw_by("raw_atomic", server.url, raw_count, 2)
-            others["raw atomic, 4 connections"] = lambda: raw_count / raw_by("raw_atomic", server.url, raw_count, 4)
-            others["raw fast ingest"] = lambda: side("raw_fast", server.url, raw_count)
-            others["raw fast ingest, 2 connections"] = lambda: raw_count / raw_by("raw_fast", server.url, raw_count, 2)
-        guarantees = ("exactly-once", "at-least-once", "empty") if sync == "2m" else ("exactly-once",)
-        # The others before and after Spark, and the better of both: on a shared machine no two moments are alike.
-        for moment in ("before", "after"):
-            for name, work in others.items():
-                clear(server.url)
-                run(name, slow if name == "nats-py" else raw_count, work)
-            if moment == "before":
-                for guarantee in guarantees:
-                    write(spark, server.url, count // 10, guarantee)  # warms up
-                    run(guarantee, count, lambda kind=guarantee: write(spark, server.url, count, kind))
-    ratios = {}
+            sides |= {
+                "raw atomic, 2 connections": lambda: count / raw_by("raw_atomic", url, count, 2),
+                "as the sink, 2 connections": lambda: count / as_the_sink(url, count, 2),
+                "one task": lambda: count / one_task(url, count),
+                "raw fast ingest": lambda: count / raw_by("raw_fast", url, count, 1),
+                "at-least-once": lambda: write(spark, url, count, "at-least-once"),
+                "raw fast ingest, 2 connections": lambda: count / raw_by("raw_fast", url, count, 2),
+                "published, 2 connections": lambda: count / raw_by("published", url, count, 2),
+                "empty": lambda: write(spark, url, count, "empty"),
+            }
+        guarantees = sorted({"exactly-once", "at-least-once", "empty"} & sides.keys())
+        for guarantee in guarantees:
+            write(spark, url, count // 10, guarantee)  # what the JVM compiles, it has compiled then
+        rates: dict[str, list[float]] = {name: [] for name in sides}
+        cpu: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
+        for turn in range(rounds):
+            for name in rotated(list(sides), turn):
+                if name in guarantees:  # Spark ends Python workers that had nothing to do for a minute
+                    write(spark, url, count // 50, name)
+                clear(url)
+                watch, rows = CpuTime(), slow if name == "nats-py" else count
+                rates[name].append(sides[name]())
+                cpu[name].append({kind: 1e6 * seconds / rows for kind, seconds in watch.taken().items()})
+    medians, ratios = compare(sync, rates)
+    used = {name: _medians(found) for name, found in cpu.items()}
+    for name, rate in medians.items():
+        print(
+            f"  sync {sync:7} {name:34} {rate['median']:10,.0f} rows/s   CPU us a row {used.get(name, '')}", flush=True
+        )
+    for name, found in ratios.items():
+        wanted = f"  (goal {found['goal']:g})" if "goal" in found else ""
+        print(f"  sync {sync:7} {name:66} {found['median']:6.2f} of {found['all']}{wanted}", flush=True)
+    return {"rates": medians, "ratios": ratios, "cpu us a row": used}
+
+
+def compare(sync: str, rates: Mapping[str, Sequence[float]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Give the median rate of each side, and the ratios of sides, round by round.
+
+    `less an empty sink`: the time that a Python sink takes which does nothing is Spark's, and taken off.
+    """
+    sides = {name: list(found) for name, found in rates.items()}
+    for name in ("exactly-once", "at-least-once"):
+        if name in rates and "empty" in rates:
+            both = zip(rates[name], rates["empty"], strict=True)
+            sides[f"{name}, less an empty sink"] = [1 / (1 / mine - 1 / empty) for mine, empty in both]
+    ratios: dict[str, Any] = {}
     for name, goal in GOALS[sync].items():
         mine, _, other = name.partition(" / ")
-        ratios[name] = {"ratio": rates[mine] / rates[other], "goal": goal}
-    for name, rate in rates.items():
-        print(f"  sync {sync:7} {name:30} {rate:10,.0f} rows/s   CPU us a row {cpu[name]}", flush=True)
-    for name, found in ratios.items():
-        print(f"  sync {sync:7} {name:46} {found['ratio']:6.2f}  (goal {found['goal']:g})", flush=True)
-    return {"rates": rates, "ratios": ratios, "cpu us a row": cpu}
+        found = summary([one / two for one, two in zip(sides[mine], sides[other], strict=True)])
+        ratios[name] = {**found, "goal": goal} if goal else found
+    return {name: summary(found) for name, found in sides.items()}, ratios
+
+
+def _medians(found: list[dict[str, float]]) -> dict[str, float]:
+    kinds = {kind for one in found for kind in one}
+    return {kind: round(statistics.median(one.get(kind, 0.0) for one in found), 2) for kind in sorted(kinds)}
 
 
 def profile(count: int) -> None:
@@ -278,7 +368,7 @@ def main() -> None:
             spark.sparkContext.setLogLevel("OFF")
             spark.dataSource.register(Empty)
             for sync in GOALS:
-                result[sync] = measure(spark, sync, count)
+                result[sync] = measure(spark, sync, count, rounds=1 if given.quick else 5 if sync == "2m" else 3)
         finally:
             spark.stop()
     given.output.parent.mkdir(parents=True, exist_ok=True)

@@ -32,6 +32,19 @@ def test_the_page_is_what_its_figures_make(report: dict[str, Any]):
     assert {path.name: path.read_text() for path in page.FOLDER.glob("*.svg")} == drawn
     compared = page.COMPARISON.read_text()
     assert page.compared(report, compared) == compared
+    for name in page.pages():
+        text = (ROOT / name).read_text()
+        assert page.quoted(report, name, text) == text, name
+
+
+def test_a_figure_in_a_sentence_is_written_anew(report: dict[str, Any]):
+    """Another figure comes into its one place; a page that lost the sentence is told, not passed over."""
+    name = "docs/howto/from-flink.md"
+    text = (ROOT / name).read_text()
+    report["parts"]["spark_latency"]["warm"]["exactly-once"]["delay until stored ms"]["p50"] = 12345
+    assert "micro-batches: 12345 ms at the median" in page.quoted(report, name, text)
+    with pytest.raises(ValueError, match="has 0 places"):
+        page.quoted(report, name, "another page")
 
 
 def test_every_bar_is_of_a_part(report: dict[str, Any]):

@@ -131,6 +131,7 @@ def test_no_more_is_read_ahead_than_there_are_threads() -> None:
     [
         ("s3a://KEY:hidden@bucket/backup", "has a password"),
         ("s3a://bucket/backup?secret_key=hidden", "has a secret in it: secret_key"),
+        ("s3a://[hidden/backup", "its host is neither a name nor an address"),
         ("hdfs://nowhere:8020/backup", "libhdfs"),
         ("nothing://bucket/backup", "Use a path, or file, s3a"),
         ("s3n://bucket/backup?hidden_endpoint=x", "Name the endpoint"),

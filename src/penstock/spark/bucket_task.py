@@ -91,7 +91,7 @@ class KeyTask(Task):
         if batch.messages is None or self.markers.options.revision_column is None:
             return False
         count = batch.last - batch.first
-        messages = _slice(batch.messages, batch.first, count)
+        messages = batch.messages.slice(batch.first, batch.last)
         digests = from_bytes(batch.digests)[batch.first : batch.last]
         headers = messages.headers.to_pylist() if messages.headers is not None else [None] * count
         fits, reasons, moved = np.ones(count, dtype=bool), [], False
@@ -159,11 +159,6 @@ def _subjects(batch: AtomicBatch) -> frozenset[str]:
     if batch.messages is None:
         return frozenset()
     return frozenset(batch.messages.subjects.slice(batch.first, batch.last - batch.first).to_pylist())
-
-
-def _slice(messages: Messages, first: int, count: int) -> Messages:
-    headers = None if messages.headers is None else messages.headers.slice(first, count)
-    return Messages(messages.subjects.slice(first, count), messages.data.slice(first, count), headers)
 
 
 def _cut_at_repeat(messages: Messages, first: int, last: int) -> int:

@@ -20,6 +20,7 @@ from typing import IO
 import numpy as np
 
 from penstock.errors import DeadlineError, JetStreamError, LinkError, PenstockError
+from penstock.spark.connections import NO_TICKET, Ticket
 from penstock.spark.digests import Bag, from_bytes, repeated, tally
 from penstock.spark.handing_over import Handed, fits_whole, joined
 from penstock.spark.markers import DIGEST_SIZE, Head, Tally, journal_body
@@ -32,7 +33,7 @@ from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT
 from penstock.wire.jetstream.verdicts import may_ask_again
 from penstock.wire.patience import Deadline
 
-__all__ = ["AtomicBatch", "Task", "TaskOutcome", "commit"]
+__all__ = ["AtomicBatch", "Task", "TaskOutcome", "commit", "in_full_batches"]
 
 log = logging.getLogger("penstock.spark.sink")
 
@@ -71,7 +72,7 @@ class AtomicBatch:
     """Those of all messages."""
     batch_id: str = ""
     lane: int = 0
-    ticket: str = ""
+    ticket: Ticket = NO_TICKET
     failure: PenstockError | None = None
 
     @property
@@ -138,6 +139,13 @@ class Task:
             self._store(_unspool(spool, kind), known)
 
     def _store(self, rows: Iterator[Messages], known: Bag) -> None:
+        for messages, digests in in_full_batches(self._unknown(rows, known), self._most, self._most_bytes):
+            self._cut(messages, digests)
+        while self._under_way:
+            self._settle()
+
+    def _unknown(self, rows: Iterator[Messages], known: Bag) -> Iterator[tuple[Messages, bytes]]:
+        """Give the rows that are not stored, with their digests."""
         for messages in rows:
             digests = messages.digests()
             self.outcome.tally += tally(digests)
@@ -146,9 +154,7 @@ class Task:
                 self.outcome.found += len(messages) - int(mine.sum())
                 digests = from_bytes(digests)[mine].tobytes()
                 messages = messages.filter(mine)
-            self._cut(messages, digests)
-        while self._under_way:
-            self._settle()
+            yield messages, digests
 
     # -- what rows with keys need besides --------------------------------------------------------------------------
 
@@ -165,15 +171,23 @@ class Task:
 
     # -- batches of rows ------------------------------------------------------------------------------------------
 
+    @property
+    def _most(self) -> int:
+        """The most rows of a batch: so many that their journal fits into a message."""
+        return max(1, min(self.markers.options.atomic_rows, (self.markers.target.limit - 512) // DIGEST_SIZE))
+
+    @property
+    def _most_bytes(self) -> int:
+        return self.markers.options.atomic_bytes
+
     def _cut(self, messages: Messages, digests: bytes) -> None:
         """Send rows in batches of about the same number, smaller ones if the rows are large."""
-        total, options = len(messages), self.markers.options
-        most = max(1, min(options.atomic_rows, (self.markers.target.limit - 512) // DIGEST_SIZE))
-        pieces = -(-total // most)
+        total = len(messages)
+        pieces = -(-total // self._most)
         first = 0
         for piece in range(1, pieces + 1):
             while first < (end := total * piece // pieces):
-                first = self._send(messages, first, end, digests, options.atomic_bytes)
+                first = self._send(messages, first, end, digests, self._most_bytes)
 
     def _send(self, messages: Messages | None, first: int, last: int, digests: bytes, most_bytes: int = 1 << 40) -> int:
         """Send rows under a name that no batch had before, once a lane is free; give the row behind the last one."""
@@ -394,6 +408,35 @@ def _recognize(markers: QueryMarkers, head: Head, rows: Tally) -> None:
 
 
 # -- journals and rows ------------------------------------------------------------------------------------------------
+
+
+def in_full_batches(
+    pieces: Iterable[tuple[Messages, bytes]], most: int, most_bytes: int
+) -> Iterator[tuple[Messages, bytes]]:
+    """Give rows and their digests, in the same order, in pieces of `most` rows or a multiple of it, but for the last.
+
+    A batch costs the server much, whatever its size. So what is left of a piece waits for the next one; but not if it
+    has `most_bytes` together with what would fill it up, for these fill a batch as well.
+    """
+    held, marks = Messages.joined([]), b""
+    for messages, digests in pieces:
+        first = 0
+        if len(held):
+            first = min(most - len(held), len(messages))
+            head = messages.slice(0, first)
+            if held.volume + head.volume < most_bytes:
+                held, marks = Messages.joined([held, head]), marks + digests[: first * DIGEST_SIZE]
+                if len(held) < most:
+                    continue
+            else:
+                first = 0
+            yield held, marks
+        last = len(messages) - (len(messages) - first) % most
+        if last > first:
+            yield messages.slice(first, last), digests[first * DIGEST_SIZE : last * DIGEST_SIZE]
+        held, marks = messages.slice(last, len(messages)), digests[last * DIGEST_SIZE :]
+    if len(held):
+        yield held, marks
 
 
 def _choose(journals: Iterable[Journal], own: Bag, claims: list[Taken]) -> tuple[Taken, list[bytes]]:

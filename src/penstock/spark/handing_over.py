@@ -13,12 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-import pyarrow as pa
-
 from penstock.spark.markers import DIGEST_SIZE
-from penstock.spark.messages import OWN_HEADERS, Messages, SinkStream, pack, unpack
+from penstock.spark.messages import Messages, SinkStream, pack, unpack
 from penstock.spark.sink_options import SinkOptions
-from penstock.wire.arrow import HEADERS
 
 __all__ = ["Handed", "fits_whole", "hand_over", "joined"]
 
@@ -55,7 +52,7 @@ def hand_over(
     for messages in later:
         held.append(messages)
         count += len(messages)
-        size += volume(messages)
+        size += messages.volume
         if count > min(MOST_ROWS, options.atomic_rows) or size > most_bytes:
             return None, chain(held, later)
     if not count:
@@ -68,15 +65,7 @@ def hand_over(
 
 def joined(parts: Sequence[Handed]) -> Messages:
     """Give the rows of many tasks in one piece."""
-    found = [messages for handed in parts for messages in handed.messages()]
-    headers = None
-    if any(messages.headers is not None for messages in found):
-        none = [pa.array([[]] * len(messages), HEADERS) for messages in found]
-        own = [empty if item.headers is None else item.headers for item, empty in zip(found, none, strict=True)]
-        headers = pa.concat_arrays(own)
-    subjects = pa.concat_arrays([pa.array([], pa.string()), *(messages.subjects for messages in found)])
-    data = pa.concat_arrays([pa.array([], pa.binary()), *(messages.data for messages in found)])
-    return Messages(subjects, data, headers)
+    return Messages.joined([messages for handed in parts for messages in handed.messages()])
 
 
 def fits_whole(messages: Messages, options: SinkOptions, target: SinkStream) -> bool:
@@ -84,10 +73,5 @@ def fits_whole(messages: Messages, options: SinkOptions, target: SinkStream) -> 
     return (
         len(messages) + MARKERS <= options.atomic_rows + 1
         and len(messages) * DIGEST_SIZE + 512 <= target.limit
-        and volume(messages) <= options.atomic_bytes
+        and messages.volume <= options.atomic_bytes
     )
-
-
-def volume(messages: Messages) -> int:
-    """Give about how many bytes rows have as messages."""
-    return int(messages.to_batch().nbytes) + len(messages) * OWN_HEADERS

@@ -82,11 +82,28 @@ class Messages:
     def __len__(self) -> int:
         return len(self.data)
 
+    def slice(self, first: int, last: int) -> Messages:
+        """Give the rows from `first` up to `last`."""
+        count = last - first
+        headers = None if self.headers is None else self.headers.slice(first, count)
+        return Messages(self.subjects.slice(first, count), self.data.slice(first, count), headers)
+
     def filter(self, mask: Any) -> Messages:
         """Give the rows that a mask names."""
         chosen = pa.array(mask)
         headers = None if self.headers is None else self.headers.filter(chosen)
         return Messages(self.subjects.filter(chosen), self.data.filter(chosen), headers)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Messages]) -> Messages:
+        """Give rows in one piece."""
+        headers = None
+        if any(part.headers is not None for part in parts):
+            none = [pa.array([[]] * len(part), HEADERS) for part in parts]
+            own = [empty if part.headers is None else part.headers for part, empty in zip(parts, none, strict=True)]
+            headers = pa.concat_arrays(own)
+        subjects = pa.concat_arrays([pa.array([], pa.string()), *(part.subjects for part in parts)])
+        return cls(subjects, pa.concat_arrays([pa.array([], pa.binary()), *(part.data for part in parts)]), headers)
 
     @cached_property
     def rows(self) -> frames.Rows:
@@ -104,6 +121,11 @@ class Messages:
         """Give the rows as a record batch."""
         columns = {"subject": self.subjects, "data": self.data}
         return pa.record_batch(columns if self.headers is None else {**columns, "headers": self.headers})
+
+    @property
+    def volume(self) -> int:
+        """About how many bytes the rows have as messages."""
+        return int(self.to_batch().nbytes) + len(self) * OWN_HEADERS
 
     @classmethod
     def of_batch(cls, batch: pa.RecordBatch) -> Messages:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
+from urllib.parse import SplitResult, urlsplit
 
 from penstock.errors import InputError, PenstockError
 
@@ -14,6 +15,7 @@ __all__ = ["JSON", "NOT_FOUND", "OK", "TEXT", "UNAVAILABLE", "HttpAnswer", "Http
 log = logging.getLogger("penstock.http")
 
 OK, NOT_FOUND, UNAVAILABLE = "200 OK", "404 Not Found", "503 Service Unavailable"
+_BAD_REQUEST = "400 Bad Request"
 JSON, TEXT = "application/json", "text/plain"
 _REQUEST_BYTES = 16 * 1024
 _SECONDS = 10.0  # for a request and its answer
@@ -25,6 +27,14 @@ class HttpRequest(NamedTuple):
 
     target: str
     headers: dict[str, str]
+
+    @property
+    def parts(self) -> SplitResult:
+        """The parts of the target; HttpRefused if it is not an address."""
+        try:
+            return urlsplit(self.target)
+        except ValueError:  # a host in brackets that is not an address
+            raise HttpRefused(_BAD_REQUEST, "This is not the address of a page.") from None
 
 
 class HttpAnswer(NamedTuple):
@@ -47,7 +57,8 @@ class HttpPages:
         """Where it listens; a port of 0 is replaced by the one that was free."""
         self._what, self._answer = what, answer
         self._server: asyncio.Server | None = None
-        self._open = 0
+        self.connections = 0
+        """How many are open."""
 
     @property
     def url(self) -> str:
@@ -72,9 +83,9 @@ class HttpPages:
             self._server = None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open += 1
+        self.connections += 1
         try:
-            if self._open > _AT_ONCE:
+            if self.connections > _AT_ONCE:
                 return
             async with asyncio.timeout(_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -92,11 +103,13 @@ class HttpPages:
                 if not head.startswith(b"HEAD"):
                     writer.write(answer.body)
                 await writer.drain()
+                writer.close()  # when all of it is sent, and not before
+                await writer.wait_closed()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             log.debug("A request broke off: %r", error)
         finally:
-            self._open -= 1
-            writer.close()
+            writer.transport.abort()  # a peer that reads nothing would keep its answer in memory
+            self.connections -= 1
 
 
 def _read(head: bytes) -> HttpRequest:

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from penstock.channels.limits import ChannelLimits
+from penstock.channels.messages import ChannelStream
 from penstock.channels.store import Store
 from penstock.connection import api_request, connect
 from penstock.connection.asking import store_frames
@@ -14,6 +15,8 @@ from penstock.errors import ChannelError, DeadlineError
 from tests.channels_sets import deliveries, new_messages
 from tests.live.cable import relay
 from tests.live.stan import Got, until
+from tests.scripted import Asked, log_in, playing, serve
+from tests.scripted_stream import STREAM, Good
 
 LARGE = 300_000
 
@@ -317,3 +320,20 @@ async def test_little_room_for_the_newest_messages_loses_none(stan, monkeypatch)
         await got.stays(count)
         assert got.sequences == list(range(1, count + 1))
         assert [data for data in got.data if data != b"other"] == [b"%d" % number for number in range(1, 61)]
+
+
+async def test_an_ack_that_does_not_count_a_batch_is_a_doubt():
+    """Messages whose batch was acknowledged as a single message are looked for, and stored if they are not there."""
+    commits = []
+
+    def atomic(asked: Asked) -> bytes:
+        if b"Nats-Batch-Commit" in asked.header:
+            commits.append(asked)
+        return Good().ack(asked) if len(commits) == 1 else Good().atomic(asked)
+
+    stream = ChannelStream("x", "S", "s.x", ChannelLimits(), STREAM["created"], last=3)
+    with playing(log_in(), serve(atomic=atomic)) as server:
+        async with await connect(server.url) as nc:
+            stored = deliveries(await Store(nc, "c").append(stream, new_messages(*[b"hello"] * 30)))
+            assert [sequence for sequence, _ in stored] == list(range(4, 34))
+            assert len(commits) == 2

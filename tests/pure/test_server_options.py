@@ -174,6 +174,7 @@ def test_a_server_without_a_login_stays_on_this_machine():
         ({"start_timeout": True}, "start_timeout"),
         ({"start_timeout": "5s"}, "start_timeout"),
         ({"tls_key": "/nowhere"}, "tls_cert"),
+        ({"config": {"authorization": {"password": "secret"}}}, "config"),
         ({"nodes": 1.0}, None),
     ],
 )
@@ -185,9 +186,9 @@ def test_a_bad_option_is_named(options: dict[str, Any], culprit: str | None):
     with pytest.raises(OptionError) as caught:
         ServerOptions(**options)
     assert caught.value.option == culprit
-    if culprit == "token":
+    if culprit in ("token", "config"):
         assert caught.value.value is None
-        assert str(options["token"]) not in str(caught.value)
+        assert str(options[culprit]) not in str(caught.value)
 
 
 # -- the configuration that is written ---------------------------------------------------------------------------------

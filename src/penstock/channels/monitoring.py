@@ -78,7 +78,7 @@ class Monitor:
         await self._pages.stop()
 
     async def _answer(self, request: HttpRequest) -> HttpAnswer:
-        parts = urlsplit(request.target)
+        parts = request.parts
         path = parts.path.rstrip("/")
         if path == "/healthz":
             return await self._health(parts)

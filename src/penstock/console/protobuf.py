@@ -110,6 +110,9 @@ def _read(content: bytes, path: str) -> tuple[DescriptorPool, list[str]]:
         files = []
     if not files:
         raise InputError(f"{path} holds no Protobuf types.", remedy=_REMEDY)
+    names: list[object] = [name for item in files for name in (item.name, item.package, *item.dependency)]
+    if not all(isinstance(name, str) for name in names):  # Protobuf gives bytes for what is not UTF-8
+        raise InputError(f"{path} has names of files that are not text.", remedy=_REMEDY)
     pool, added = DescriptorPool(), set[str]()
     waiting = {item.name: item for item in files}
     wanted = {name for item in files for name in item.dependency} - set(waiting)

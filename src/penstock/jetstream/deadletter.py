@@ -422,25 +422,38 @@ def _times(letter: DeadLetter) -> int:
 
 
 def read_letter(number: int, message: Message) -> DeadLetter:
-    """Read a message of a dead-letter stream; RemoteProtocolError if it is no letter."""
+    """Read a message of a dead-letter stream; RemoteProtocolError if it is not a letter."""
 
     def fact(name: str) -> str:
         return message.headers.get(f"{_HEAD}{name}", [""])[0]
+
+    def figure(name: str, least: int) -> int:
+        return number_of({name: int(fact(name))}, name, least=least)
 
     try:
         return DeadLetter(
             number=number,
             stream=fact("Stream"),
             consumer=fact("Consumer"),
-            sequence=int(fact("Sequence")),
+            sequence=figure("Sequence", 1),
             subject=fact("Subject"),
-            deliveries=int(fact("Deliveries")),
+            deliveries=figure("Deliveries", 0),
             reason=fact("Reason"),
             time=parse_time(fact("Time")),
             died=message.time,
             data=message.data,
-            headers=read_json(fact("Headers").encode()),
+            headers=_headers(fact("Headers")),
         )
-    except ValueError:
+    except (ValueError, RemoteProtocolError):
         what = f"Message {number} on {message.subject} is not a dead letter."
         raise RemoteProtocolError(what, remedy="Did somebody else write there?") from None
+
+
+def _headers(content: str) -> dict[str, list[str]]:
+    found = read_json(content.encode())
+    for name, values in found.items():
+        if not isinstance(values, list) or not values:
+            raise ValueError(name)
+        for said in (name, *values):
+            text({"text": said}, "text")
+    return found

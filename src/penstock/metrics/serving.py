@@ -6,7 +6,6 @@ import asyncio
 import hmac
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Self
-from urllib.parse import urlsplit
 
 from penstock.addresses import is_address
 from penstock.connection import Connection, connect
@@ -99,7 +98,7 @@ class MetricsServer:
         # Another name may be somebody's who wants a browser on this machine to read for him.
         if not is_address(host.strip("[]")) and host.lower() not in self._names:
             raise HttpRefused("421 Misdirected Request", "Not known under that name; --name lets another name in.")
-        path = urlsplit(request.target).path
+        path = request.parts.path
         if path == "/healthz":
             return self._health()
         if path not in ("/metrics", "/"):

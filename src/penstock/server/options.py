@@ -65,7 +65,11 @@ class ServerOptions:
     def __post_init__(self) -> None:
         if isinstance(self.nodes, bool) or self.nodes not in (1, 3):
             _refuse("nodes", self.nodes, "Give 1, or 3 for a JetStream cluster.")
-        object.__setattr__(self, "config", inlined(self.config))
+        config: Any = self.config
+        if not isinstance(config, str):  # it may hold passwords: it is not shown
+            kind = type(config).__name__
+            _refuse("config", None, "Give the text of a server configuration.", f"config is of the type {kind}.")
+        object.__setattr__(self, "config", inlined(config))
         self._check_address()
         self._check_store()
         sync = self.sync

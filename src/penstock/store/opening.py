@@ -69,7 +69,12 @@ def _system(scheme: str, place: str, query: str) -> tuple[Any, str]:
 
 def _refuse_secrets(uri: str) -> None:
     """Refuse a URI with a secret in it, without saying it."""
-    found = urlsplit(uri)
+    try:
+        found = urlsplit(uri)
+    except ValueError:  # what it says may be a secret
+        raise InputError(
+            "A URI is given that cannot be read: its host is neither a name nor an address.", remedy=_USE
+        ) from None
     if "://" in uri and ("@" in found.netloc and ":" in found.netloc.rpartition("@")[0]):
         what = f"The URI {found.scheme}://…@{found.netloc.rpartition('@')[2]} has a password in it."
     elif named := [name for name, _ in parse_qsl(found.query, keep_blank_values=True) if name in _SECRETS]:

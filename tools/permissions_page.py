@@ -22,6 +22,11 @@ with its prefix: `inbox_prefix="_INBOX.<role>"` in Python, `--inbox-prefix` in c
 `inbox_prefix` in a context. Names to change: the streams `ORDERS`, `RESULTS`, `DEAD` and `FILES`, their subjects, the
 consumer `billing`, the buckets `prices` and `pictures`, the queue `shop` with two partitions, the cluster id
 `test-cluster`, the subjects of its channels, and the passwords. A domain changes `$JS.API` to `$JS.<domain>.API`.
+
+Three kinds of acts of `console-write` need more. Pipelines that are run from the console need the subjects of
+`pipeline`, too. In a cluster, to let leaders of streams and consumers step down needs
+`$JS.API.STREAM.LEADER.STEPDOWN.*` and `$JS.API.CONSUMER.LEADER.STEPDOWN.*.*`. To let the leader of JetStream step down
+needs a login of the system account, with `--system`.
 """
 
 

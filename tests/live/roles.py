@@ -23,8 +23,8 @@ from penstock.errors import DeniedError, NotFoundError
 from penstock.jetstream import DeadLetters, Outgoing, Publisher, Reject, Topology, Worker, apply, assets, snapshot
 from penstock.model import Consumer, Stream
 from penstock.options import ConnectionOptions
+from tests.live.console_roles import console, console_write
 from tests.live.stan import Got
-from tests.live.visitor import visiting
 
 CLUSTER = "test-cluster"
 MB = 1024 * 1024
@@ -306,7 +306,7 @@ async def channels_client(mine: ConnectionOptions, admin: ConnectionOptions) -> 
         await _use_channels(client)
 
 
-# -- buckets and the console -------------------------------------------------------------------------------------------
+# -- buckets -------------------------------------------------------------------------------------------
 
 
 async def values_read(mine: ConnectionOptions, admin: ConnectionOptions) -> None:
@@ -350,32 +350,6 @@ async def objects_write(mine: ConnectionOptions, admin: ConnectionOptions) -> No
         await bucket.delete("dog")
 
 
-PAGES = ("/overview", "/streams", "/streams/ORDERS", "/streams/ORDERS/messages", "/streams/ORDERS/consumers/billing")
-
-
-async def console(mine: ConnectionOptions, admin: ConnectionOptions) -> None:
-    """Look at the pages of the console, all of them, also where one of them tells what is denied."""
-    denied: list[str] = []
-    async with visiting(mine) as visitor:
-        await visitor.survey.fresh()
-        for page in PAGES:
-            answer = await visitor.get(f"{page}.json")
-            told = [text for text in _texts(answer.json()) if "Permissions Violation" in text]
-            assert told or answer.status == 200, answer.text
-            denied += told
-            denied += [answer.json()["error"]["remedy"]] if answer.status == 503 else []
-    if denied:
-        raise DeniedError(" ".join(dict.fromkeys(denied)))
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Give all texts in an answer."""
-    if isinstance(value, str):
-        yield value
-    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _texts(item)
-
-
 ROLES: dict[str, Role] = {
     "publisher": publisher,
     "worker": worker,
@@ -396,4 +370,5 @@ ROLES: dict[str, Role] = {
     "objects-read": objects_read,
     "objects-write": objects_write,
     "console": console,
+    "console-write": console_write,
 }

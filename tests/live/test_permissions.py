@@ -14,11 +14,12 @@ import pytest
 
 from penstock.conf_file import read_conf
 from penstock.connection import connect
+from penstock.console.act_pages import ACTS
 from penstock.options import ConnectionOptions
 from penstock.server import Server
 from penstock.wire.complaints import permission
 from penstock.wire.subjects import covers
-from tests.live import roles
+from tests.live import console_roles, roles
 from tests.support import eventually
 
 CONF = Path(__file__).resolve().parents[1] / "golden" / "permissions" / "roles.conf"
@@ -84,6 +85,9 @@ def options(server: Server, user: str, role: str = "admin") -> ConnectionOptions
 def test_every_role_is_on_the_page_and_in_the_test():
     """What is documented is what is tested."""
     assert USERS.keys() == roles.ROLES.keys()
+    done = {name for name, *_ in console_roles.acts("1", "1", "2")}
+    assert not done & console_roles.ELSEWHERE.keys()
+    assert done | console_roles.ELSEWHERE.keys() == ACTS.keys(), "an act of the console that nobody tried"
 
 
 @pytest.mark.parametrize("role", USERS)
@@ -148,7 +152,7 @@ async def test_a_subject_that_is_missing_is_told(guarded: Server, item: Missing,
     text = str(work.exception() or "") if not work.cancelled() else ""
     text = text if DENIAL.search(text) and "Add " in text else caplog.text
     subject = denied(text)
-    assert subject, text
+    assert subject, text or repr(work.exception())
     add = permission(subject, f"_INBOX.{item.role}")
     assert covers(add, subject)
     assert f'{item.operation}: {{ allow: ["{add}"] }}' in text, text

@@ -6,11 +6,11 @@ import asyncio
 import json
 import secrets
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from penstock.connection import Connection, Msg
 from penstock.console.access import Access
@@ -18,6 +18,7 @@ from penstock.console.app import build_app
 from penstock.console.audit import Audit
 from penstock.console.backend import Backend
 from penstock.console.masking import Mask
+from penstock.console.pages import DOWNLOADS, PAGES
 from penstock.console.settings import Settings
 from penstock.console.upstream import Upstream
 from penstock.options import ConnectionOptions
@@ -97,6 +98,14 @@ class Visitor:
             b"".join(part.get("body", b"") for part in parts),
         )
 
+    async def leave(self) -> None:
+        """End the survey, and close the connection."""
+        self.surveying.cancel()
+        await asyncio.gather(self.surveying, return_exceptions=True)
+        self.backend.closing.set()
+        self.backend.disk.shutdown(cancel_futures=True)
+        await self.backend.upstream.close()
+
     async def both(self, path: str) -> tuple[str, Any]:
         """Give a page and its JSON twin; both must be there."""
         before, mark, query = path.partition("?")
@@ -128,11 +137,27 @@ async def visiting(
     try:
         yield visitor
     finally:
-        visitor.surveying.cancel()
-        await asyncio.gather(visitor.surveying, return_exceptions=True)
-        visitor.backend.closing.set()
-        visitor.backend.disk.shutdown(cancel_futures=True)
-        await visitor.backend.upstream.close()
+        leaving = asyncio.ensure_future(visitor.leave())
+        try:
+            await asyncio.shield(leaving)
+        except asyncio.CancelledError:
+            await asyncio.wait({leaving})  # what is half closed would stay open
+            raise
+
+
+def every_page(names: Mapping[str, str], asked: Mapping[str, str] | None = None) -> list[str]:
+    """Give the path of every page with these names in it, and what it wants to know beside them."""
+    return [_path(page.path, page.name, names, asked) for page in PAGES]
+
+
+def every_download(names: Mapping[str, str], asked: Mapping[str, str] | None = None) -> list[str]:
+    """Give the path of everything that can be downloaded, by the same rule."""
+    return [_path(path, build.__name__, names, asked) for path, build in DOWNLOADS.items()]
+
+
+def _path(path: str, name: str, names: Mapping[str, str], asked: Mapping[str, str] | None) -> str:
+    filled = path.format(**{name: quote(value, safe="") for name, value in names.items()})
+    return f"{filled}?{asked[name]}" if asked and name in asked else filled
 
 
 def publish_raw(url: str, subject: bytes, headers: bytes, payload: bytes) -> None:

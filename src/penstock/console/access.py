@@ -25,7 +25,7 @@ from typing import Literal
 from penstock.addresses import is_address
 from penstock.errors import OptionError
 
-__all__ = ["ADMISSION", "HEADERS", "Access", "Admission", "Role", "is_same_site", "may_act"]
+__all__ = ["ADMISSION", "HEADERS", "NOBODY", "Access", "Admission", "Role", "is_same_site", "may_act"]
 
 HEADERS = {
     # Nothing from elsewhere, no script or style in a page, no frame around it.
@@ -58,8 +58,8 @@ class Admission:
     by: Literal["cookie", "bearer"] = "cookie"
 
 
-_OUT = Admission("out")
-ADMISSION: ContextVar[Admission] = ContextVar("ADMISSION", default=_OUT)
+NOBODY = Admission("out")
+ADMISSION: ContextVar[Admission] = ContextVar("ADMISSION", default=NOBODY)
 """Whoever sent the request in hand."""
 
 
@@ -113,16 +113,16 @@ class Access:
         """Tell whether a request is let in, shows what lets its browser in from now on, or stays out."""
         if "token" in query:
             role = self._role(query["token"])
-            return _OUT if role is None else Admission("enter", role)
+            return NOBODY if role is None else Admission("enter", role)
         if "code" in query and self._code is not None:
             (known, until, role), self._code = self._code, None  # whatever becomes of it, it is used
             good = until >= time.monotonic() and hmac.compare_digest(known, _digest(query["code"]))
-            return Admission("enter", role) if good else _OUT
+            return Admission("enter", role) if good else NOBODY
         if cookie is not None and (role := self._role_of_cookie(cookie)) is not None:
             return Admission("in", role, _digest(f"cookie {cookie}").hex())
         scheme, _, shown = (authorization or "").partition(" ")
         role = self._role(shown.strip()) if scheme.lower() == "bearer" else None
-        return _OUT if role is None else Admission("in", role, _digest(f"bearer {shown.strip()}").hex(), "bearer")
+        return NOBODY if role is None else Admission("in", role, _digest(f"bearer {shown.strip()}").hex(), "bearer")
 
     def cookie(self, role: Role) -> str:
         """Give what the cookie of a browser holds that may enter."""

@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -103,6 +104,9 @@ class ActPages:
         client = await self.backend.upstream.client()
         asked = ActRequest(self.backend, client, targets, values, many)
         seen = await item.look(asked)
+        # What a form begins with is shown: a field whose secret nobody touched has not changed, and keeps it.
+        mask = self.backend.mask
+        seen = replace(seen, values={name: mask.plain(text) for name, text in seen.values.items()})
         if begin:
             asked = ActRequest(self.backend, client, targets, item.typed_fields(given, seen.values), many)
         return asked, seen

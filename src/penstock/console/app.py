@@ -19,7 +19,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from penstock.console.access import ADMISSION, HEADERS, Access, is_same_site, may_act
+from penstock.console.access import ADMISSION, HEADERS, NOBODY, Access, is_same_site, may_act
 from penstock.console.audit import Audit
 from penstock.console.backend import Backend, Data, Download, Page, PageRequest
 from penstock.console.charts import plot
@@ -43,7 +43,7 @@ _FILES = {
 }
 _READING = ("GET", "HEAD")
 _REFUSALS = {
-    400: ("This is no address of a page.", "Write what is not ASCII as %NN, as browsers do."),
+    400: ("This is not an address of a page.", "Write what is not ASCII as %NN, as browsers do."),
     401: (
         "This console wants its token.",
         "Open the address that the command printed, or send the header Authorization: Bearer TOKEN.",
@@ -181,7 +181,7 @@ class Painter:
             return self._error("Exception", "The console made a mistake.", "Its log in the terminal tells more."), 500
 
     async def _in_time(self, making: asyncio.Task[Any]) -> Any:
-        """Wait for a page; DeadlineError where the console is ending, TimeoutError where it takes too long."""
+        """Wait for a page; DeadlineError if the console is ending, TimeoutError if it takes too long."""
         closing = asyncio.create_task(self.backend.closing.wait())
         try:
             await asyncio.wait(
@@ -211,9 +211,9 @@ class Painter:
 
     # -- responses ---------------------------------------------------------------------------------------------------
 
-    def paint(self, template: str, data: Data, *, server: str | None = None, **about: Any) -> str:
-        """Make the HTML of a page."""
-        where = self.backend.upstream.options.url if server is None else server
+    def paint(self, template: str, data: Data, **about: Any) -> str:
+        """Make the HTML of a page; whoever was not let in does not learn where NATS is."""
+        where = self.backend.upstream.options.url if ADMISSION.get().how == "in" else ""
         return self.templates.get_template(template).render(data=data, server=where, **about)
 
     def failed(
@@ -221,10 +221,8 @@ class Painter:
     ) -> Response:
         """Paint what went wrong; the page asks again by itself where that may help, if it is one that may."""
         wait = _AGAIN if again and status in (502, 503, 504) else 0.0
-        # Who is turned away at the entrance does not learn where NATS is.
-        server = "" if status in (401, 403, 405, 421) else None
         about = {"page": None, "path": path, "twin": None, "query": query or [], "refresh": wait, "title": "Not now"}
-        return html_response(self.paint("failed.html", data, server=server, **about), status)
+        return html_response(self.paint("failed.html", data, **about), status)
 
     async def missing(self, request: Request, error: Exception) -> Response:
         """Say that there is no such page."""
@@ -281,6 +279,7 @@ class Entrance:
             await send(message)
 
         request = Request(scope, receive)
+        ADMISSION.set(NOBODY)  # of this request; whoever asked before on this connection may have been let in
         if (scope["raw_path"] + scope["query_string"]).isascii():
             answer = self._refusal(request)
         else:  # a browser would have quoted it, and nobody can say what text it is

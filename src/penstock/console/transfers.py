@@ -9,23 +9,19 @@ stream captures pass the console unseen.
 from __future__ import annotations
 
 import contextlib
-import logging
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from penstock.chunks.stored import StoredChunk, counting, read_name
 from penstock.chunks.wire import Refusal, Tiling, decode, message_id_of, size_of
 from penstock.connection import Connection
-from penstock.console.backend import Backend, Data, PageRequest, all_of, iso, page
+from penstock.console.backend import Backend, Data, PageRequest, all_of, iso, page, part_of
 from penstock.console.seen import all_streams, coverage
-from penstock.errors import PenstockError
 from penstock.jetstream.delivery import Delivery
 from penstock.jetstream.scan import scan_headers
 from penstock.survey import StreamState
 
 __all__ = ["transfers"]
-
-log = logging.getLogger("penstock.console")
 
 
 @dataclass
@@ -69,8 +65,9 @@ async def transfers(backend: Backend, request: PageRequest) -> Data:
     held = [state for state in plain if state.messages]
     held.sort(key=lambda state: iso(state.last_time) or "", reverse=True)
     looked = held[: backend.settings.scan_streams]
-    answers = await all_of(looked, lambda state: _stream(backend, client, state))
-    rows = [row for rows, _ in answers for row in rows]
+    # One stream that does not let itself be looked at must not hide the others.
+    answers = await all_of(looked, lambda state: part_of(backend, _stream(backend, client, state)))
+    rows = [row for found, _ in answers if found is not None for row in found.rows]
     rows.sort(key=lambda row: (row["time"] or "", row["last"]), reverse=True)
     return {
         "transfers": rows[: backend.settings.rows],
@@ -80,33 +77,40 @@ async def transfers(backend: Backend, request: PageRequest) -> Data:
             "of": len(found),
             "kept_for_consumers": len(found) - len(plain),
             "newest": backend.settings.scan_messages,
-            "messages": sum(max(0, count) for _, count in answers),
+            "messages": sum(found.messages for found, _ in answers if found is not None),
         },
-        "failed": [state.name for state, (_, count) in zip(looked, answers, strict=True) if count < 0],
+        "failed": [
+            {"stream": state.name, "why": why}
+            for state, (_, why) in zip(looked, answers, strict=True)
+            if why is not None
+        ],
         "coverage": coverage(backend, now),
     }
 
 
-async def _stream(backend: Backend, client: Connection, info: StreamState) -> tuple[list[Data], int]:
-    """Look through one stream; gives the transfers, and how many messages were looked at, -1 where it failed."""
+@dataclass(frozen=True)
+class _Looked:
+    """What one stream holds of transfers, and how many of its messages were looked at."""
+
+    rows: list[Data]
+    messages: int
+
+
+async def _stream(backend: Backend, client: Connection, info: StreamState) -> _Looked:
+    """Look through the newest messages of one stream."""
     start = max(info.first_sequence, info.last_sequence + 1 - backend.settings.scan_messages)
     known: dict[tuple[str, str], _Transfer] = {}
     count = 0
-    try:
-        async with contextlib.aclosing(
-            scan_headers(client, info.name, start=start, most=backend.settings.scan_messages)
-        ) as messages:
-            async for message in messages:
-                count += 1
-                _take(known, info.name, message)
-    except PenstockError as error:
-        # One stream that does not let itself be looked at must not hide the others.
-        log.debug("looking for transfers in %s: %s", info.name, error)
-        return [], -1
+    async with contextlib.aclosing(
+        scan_headers(client, info.name, start=start, most=backend.settings.scan_messages)
+    ) as messages:
+        async for message in messages:
+            count += 1
+            _take(known, info.name, message)
     cut = start > info.first_sequence
     for item in known.values():
         item.tile()
-    return [_row(backend, item, cut) for item in known.values()], count
+    return _Looked([_row(backend, item, cut) for item in known.values()], count)
 
 
 def _take(known: dict[tuple[str, str], _Transfer], stream: str, message: Delivery) -> None:

@@ -57,6 +57,15 @@ async def test_a_method_that_changes_things_is_refused_and_learns_nothing(strang
         assert (await stranger.get("/streams.json", method=method)).json()["error"]["kind"] == "Refused"
 
 
+async def test_an_address_that_is_not_ascii_tells_a_stranger_nothing(stranger: Visitor):
+    """It is refused before anybody looks at the token, so nobody learns by it where NATS is."""
+    for known in (True, False):
+        answer = await stranger.get("/overview?name=é", known=known)
+        assert (answer.status, "127.0.0.1:1" in answer.text) == (400, False)
+    assert "127.0.0.1:1" in (await stranger.get("/nowhere")).text
+    assert "127.0.0.1:1" not in (await stranger.get("/nowhere", known=False)).text
+
+
 async def test_a_name_that_is_not_ours_is_refused_before_anything_else(stranger: Visitor):
     """Without a host name, with two, or with a foreign one, not even the right token gets an answer."""
     right = (b"host", b"localhost")

@@ -20,8 +20,9 @@ import pytest_asyncio
 from penstock.buckets import KeyValue, ObjectStore
 from penstock.jetstream import assets
 from penstock.model import Consumer, Stream
-from tests.live.chromium import CHROMIUM, Desk, complaints, every_page, going
+from tests.live.chromium import CHROMIUM, Desk, complaints, going
 from tests.live.console.busy_world import ASKED, NAMES, READERS, busy_world, fail_a_flow, pull
+from tests.live.visitor import every_page
 from tests.support import eventually
 
 pytestmark = [

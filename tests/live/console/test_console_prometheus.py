@@ -94,12 +94,12 @@ async def test_a_prometheus_that_does_not_answer_leaves_the_hour_from_memory(ser
         with answering(created) as answers:
             for status, body, said in (
                 (400, json.dumps(GOLDEN["refused"]).encode(), "refuses the question: bad_data"),
-                (401, b"Unauthorized\n", "is no Prometheus"),
-                (200, b"<html><script>alert(1)</script>", "is no Prometheus"),
-                (200, b'{"status":"success","data":{"resultType":"vector","result":[]}}', "is no Prometheus"),
+                (401, b"Unauthorized\n", "is not a Prometheus"),
+                (200, b"<html><script>alert(1)</script>", "is not a Prometheus"),
+                (200, b'{"status":"success","data":{"resultType":"vector","result":[]}}', "is not a Prometheus"),
                 (200, b'{"status":"error","errorType":"<b>","error":[1]}', "refuses the question: &lt;b&gt;"),
                 (200, b" " * (9 * 2**20), "more than"),
-                (301, b"", "is no Prometheus"),
+                (301, b"", "is not a Prometheus"),
             ):
                 answers.instead = status, body
                 let(visitor, answers.url)

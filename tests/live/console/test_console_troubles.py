@@ -104,8 +104,9 @@ async def test_a_login_that_may_not_make_consumers_sees_all_but_transfers(accoun
         for path in MENU[:4]:
             await visitor.both(path)
         text, data = await visitor.both("/transfers")
-        assert data["failed"] == [name]
-        assert f"These could not be looked at: {name}." in text
+        assert [item["stream"] for item in data["failed"]] == [name]
+        assert "does not permit this" in data["failed"][0]["why"]
+        assert "does not permit this" in text
 
 
 # -- a server that goes and comes --------------------------------------------------------------------------------------
@@ -306,6 +307,6 @@ async def test_transfers_are_bounded_and_leave_nothing_behind(alone: Server, uni
         assert [item["id"] for item in data["transfers"]] == ["m4", "m3"], "the newest first"
         assert data["left_out"] == 3
         assert "3 older transfers are left out" in text
-        assert data["failed"] == [full]
+        assert [(item["stream"], "(10026)" in item["why"]) for item in data["failed"]] == [(full, True)]
         assert [info.name for info in await assets.consumers(client, name)] == []
         assert [info.name for info in await assets.consumers(client, full)] == ["only"]

@@ -3,7 +3,8 @@
 The sources are copied to a scratch folder and compiled there with -fsanitize=address; Python's own memory comes from
 malloc, so that a byte behind a buffer is known to be nobody's. First a planted overflow must be found: a sanitizer that
 sees nothing proves nothing. Then the corpus, the hypothesis sets of wire, store and channels, and mutated bytes run
-over the compiled forms. What AddressSanitizer finds ends the process with its report.
+over the compiled forms. What AddressSanitizer finds ends the process with its report; `--page` writes a row into
+docs/why/hostile-input.md if it comes to its end.
 """
 
 from __future__ import annotations
@@ -18,7 +19,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGETS = (
-    *("wire", "wire-small", "headers", "plain-acks", "frames", "outbox", "records", "entries", "s2", "s2-block"),
+    *(
+        "blake2",
+        "wire",
+        "wire-small",
+        "headers",
+        "plain-acks",
+        "frames",
+        "outbox",
+        "records",
+        "entries",
+        "s2",
+        "s2-block",
+    ),
     *("checksums", "store", "backup", "backup-tar", "channels-publishes", "channels-answers", "channels-acks"),
 )
 SETS = (
@@ -65,6 +78,7 @@ def main() -> int:
     """Run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--page", action="store_true", help="write what was found into docs/why/hostile-input.md")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="penstock-asan-") as name:
         source = build(Path(name))
@@ -94,8 +108,9 @@ def main() -> int:
         failed = run("what runs", "-c", said) or run(
             "the hypothesis sets", "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", *tests
         )
+        page = ["--page", "--as", f"make asan MINUTES={given.minutes:g}"] if given.page else []
         return failed or run(
-            "mutated bytes", "-m", "tests.fuzz.run", "--minutes", str(given.minutes), "--only", *TARGETS
+            "mutated bytes", "-m", "tests.fuzz.run", "--minutes", str(given.minutes), *page, "--only", *TARGETS
         )
 
 

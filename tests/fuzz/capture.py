@@ -1,6 +1,7 @@
 """Write the corpus anew, from real traffic of a real server and from the golden files: `python -m tests.fuzz.capture`.
 
-A relay records what the server sends on each connection; a subscription to everything records each message. What was
+A relay records what the server sends on each connection; a subscription to everything records each message; what other
+programs write and browsers send is in `capture_files`. With names of targets, only their files are written. What was
 found by fuzzing (files whose names begin with `found-`) stays.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sys
 import tarfile
 import tempfile
 from collections.abc import Iterable
@@ -24,9 +26,13 @@ from penstock.chunks import Archive, Publisher
 from penstock.errors import PenstockError
 from penstock.jetstream import Publisher as StreamPublisher
 from penstock.jetstream import assets
+from penstock.jetstream.consume import Deliveries
+from penstock.jetstream.deadletter import LETTERS, DeadLetters
 from penstock.jetstream.snapshot import backup
-from penstock.model import Stream
+from penstock.model import Consumer, Stream
 from penstock.wire.bulk import BulkConnection
+from tests.fuzz.capture_files import from_browser, from_programs, from_spark
+from tests.fuzz.recorder import Recorder
 from tests.fuzz.target import CORPUS
 from tests.fuzz.words import WORDS
 
@@ -34,40 +40,7 @@ GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 _SID = re.compile(rb"(H?MSG [^ \r\n]+) [0-9]+ ")
 _MOST = 4096  # bytes of a file of the corpus, and files of a kind below
 _FILES = 8
-
-
-class Recorder:
-    """Passes bytes on, and keeps what the server sends on each connection."""
-
-    def __init__(self, port: int) -> None:
-        self._target = port
-        self.heard: list[bytearray] = []
-        self._server: asyncio.Server | None = None
-
-    async def start(self) -> int:
-        """Listen; give the port."""
-        self._server = await asyncio.start_server(self._pass, "127.0.0.1", 0)
-        return int(self._server.sockets[0].getsockname()[1])
-
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection("127.0.0.1", self._target)
-        kept = bytearray()
-        self.heard.append(kept)
-
-        async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, keep: bool) -> None:
-            while data := await source.read(65536):
-                if keep:
-                    kept.extend(data)
-                sink.write(data)
-                await sink.drain()
-            sink.close()
-
-        await asyncio.gather(pump(reader, back, False), pump(there, writer, True), return_exceptions=True)
-
-    def close(self) -> None:
-        """Stop listening."""
-        if self._server is not None:
-            self._server.close()
+_only: set[str] = set()  # the targets whose files are written; all, if it is empty
 
 
 class Tap:
@@ -92,6 +65,8 @@ class Tap:
 
 def write(name: str, contents: Iterable[bytes], *, whole: bool = False, kind: str = "real") -> None:
     """Write some of the contents that differ, the shortest ones first, as the corpus of a target."""
+    if _only and name not in _only:
+        return
     folder = CORPUS / name
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob(f"{kind}-*"):
@@ -128,6 +103,7 @@ async def traffic(url: str, port: int, tap: Tap, folder: Path) -> None:
     keys = await KeyValue.create_bucket(nc, "B")
     await keys.put("key", b"value")
     await keys.delete("key")
+    await _dead_letter(nc)
     objects = await ObjectStore.create_bucket(nc, "B")
     await objects.put("name", b"x" * 300_000)
     await nc.publish("chunks.a", b"")
@@ -139,6 +115,16 @@ async def traffic(url: str, port: int, tap: Tap, folder: Path) -> None:
     await backup(nc, "S", folder / "backup")
     await nc.flush()
     await nc.close()
+
+
+async def _dead_letter(nc: Any) -> None:
+    await assets.add_consumer(nc, "S", Consumer(durable="worker"))
+    dead = DeadLetters(nc, "S")
+    await dead.ensure()
+    async with Deliveries(nc, "S", "worker", limit=2) as deliveries:
+        async for delivery in deliveries:
+            await dead.put(delivery, "there is no paper")
+            await delivery.ack()
 
 
 async def _quiet(message: Any) -> None:
@@ -283,6 +269,7 @@ def from_traffic(recorder: Recorder, tap: Tap) -> None:
     write("objects", [content.partition(b"\r\n\r\n")[2] for content in tap.on(r"^\$O\.B\.M")])
     write("object-names", [b"bmFtZQ==", b"SHA-256=ypeBEsobvcr6wjGzmiPcTaeG7_gUfE5yuYB3ha_uSLs="])
     write("keys", [content for content in told if b"Nats-Subject: $KV" in content or b"Nats-Stream:" in content])
+    write("dead-letter", tap.on(f"^{LETTERS}"))
     write("events", tap.on(r"^\$JS\.EVENT"))
 
 
@@ -339,6 +326,9 @@ async def main() -> None:
         from_store(next(path.parent for path in Path(name, "store").rglob("jetstream")))
         packed = next(Path(name, "backup").glob("*.s2")).read_bytes()
         write("entries", [_unpacked(packed)])
+        await from_programs(write, Path(name))
+        await from_browser(write)
+        await asyncio.to_thread(from_spark, write, Path(name))
     print(f"{sum(1 for _ in CORPUS.rglob('*') if _.is_file())} files in {CORPUS}")
 
 
@@ -349,4 +339,5 @@ def _unpacked(packed: bytes) -> bytes:
 
 
 if __name__ == "__main__":
+    _only |= set(sys.argv[1:])
     asyncio.run(main())

@@ -20,10 +20,10 @@ __all__ = ["NOT_FROM_OUTSIDE", "reached", "readers"]
 SOURCE = Path(penstock.__file__).resolve().parent
 _CALLS = {
     *("load_json", "safe_load", "from_bytes", "unpack_from", "FromString", "b64decode", "urlsafe_b64decode"),
-    *("fromhex", "fromisoformat", "strptime", "decode_headers", "decode_status"),
+    *("fromhex", "fromisoformat", "strptime", "decode_headers", "decode_status", "parse_qsl", "parse_qs"),
 }
 _OWNED = {("json", "loads"), ("tomllib", "loads"), ("struct", "unpack"), ("HEAD", "unpack"), ("INDEX", "unpack")}
-_NAMES = ("decode", "parse_", "read_json", "from_json", "from_bytes", "from_message")
+_NAMES = ("decode", "parse_", "read_", "from_json", "from_bytes", "from_message")
 
 NOT_FROM_OUTSIDE = {
     "bench/": "the processes of a benchmark talk to each other",
@@ -43,6 +43,9 @@ NOT_FROM_OUTSIDE = {
     "spark/progress.py": "the Spark that runs the query",
     "spark/exactly_once.py": "digests that the same task spooled to its own file",
     "spark/bucket_task.py": "digests of the same task",
+    "spark/archive_files.py:read_archived": "Parquet, which Arrow reads; tests/spark damages the files of archives",
+    "spark/bucket_reader.py:read_state": "a task's own read, whose frames the protocol reads",
+    "spark/stored_reader.py:read_stored": "a task's own read, through penstock.store",
     "spark/assembly.py": "Spark's state store, through assembly_state",
     "spark/functions.py": "runs inside of Spark; tests/spark/test_functions.py has broken payloads",
     "spark/object_rows.py:described": "columns that the same task has checked",
@@ -51,13 +54,18 @@ NOT_FROM_OUTSIDE = {
     "channels/old_durables.py": "needs a server's pages; tests/live/test_channels_old_server.py has broken ones",
     "channels/old_sql.py": "needs a database; tests/pure/test_channels_old_sql.py has broken rows",
     "channels/old_store.py:OldStore": "whole folders; tests/pure/test_channels_old_store.py damages them",
+    "channels/messages.py:read_encoded": "hands answers to a reader that the target channels-answers has",
+    "channels/state.py:read_state": "a server's answers, through read_found",
+    "channels/store.py": "a server's answers, through read_message",
     "channels/positions.py": "records that decode_state has read before",
     "channels/lease.py": "a sign of life; one that is none says nothing",
     "buckets/object_putting.py": "a digest that we computed",
+    "context_files.py:read_context": "opens a file that parse_context reads",
     "console/channels.py:_known": "a sign of life beside what decode_state has read; a live test has broken ones",
     "local_server.py": "a file of the same user alone; tests/pure/test_local_server.py has others",
     "console/formatting.py": "times that the model has read",
     "jetstream/counters.py": "tests/live/test_counters.py has values that are none",
+    "wire/dispatch.py:Reading": "says which methods a driver has, and has none itself",
     "connection/": "hands blocks to the protocol",
     "bus/requester.py": "hands blocks to the protocol",
     "chunks/pacing.py": "hands blocks to the protocol",

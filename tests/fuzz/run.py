@@ -18,9 +18,12 @@ import signal
 import sys
 import time
 import traceback
+from contextlib import ExitStack
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
+
+from tools.fuzz_page import add_run, commit
 
 import penstock
 from tests.fuzz.mutate import Mutator, smaller
@@ -137,19 +140,29 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--page", action="store_true", help="write what was found into docs/why/hostile-input.md")
+    parser.add_argument(
+        "--as", dest="command", default="", help="the command that the page names, if it is another one"
+    )
     given = parser.parse_args()
     unknown = set(given.only) - set(TARGETS)
     if unknown:
         print(f"There is no target {', '.join(sorted(unknown))}. Known: {', '.join(sorted(TARGETS))}.", file=sys.stderr)
         return 2
     logging.disable(logging.CRITICAL)
+    chosen = [target for name, target in TARGETS.items() if not given.only or name in given.only]
+    with ExitStack() as worlds:
+        for world in {target.world for target in chosen if target.world is not None}:
+            worlds.enter_context(world())  # before memory has a bound, which a server would inherit
+        return _run(chosen, given)
+
+
+def _run(chosen: list[Target], given: argparse.Namespace) -> int:
     if "ASAN_OPTIONS" not in os.environ:  # which takes addresses by the terabyte
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     signal.signal(signal.SIGPROF, _too_slow)
     coverage = Coverage()
-    fuzzed = [
-        Fuzzed(target, given.seed, coverage) for name, target in TARGETS.items() if not given.only or name in given.only
-    ]
+    fuzzed = [Fuzzed(target, given.seed, coverage) for target in chosen]
     end = time.monotonic() + given.minutes * 60
     while (left := end - time.monotonic()) > 0:
         for each in fuzzed:
@@ -160,7 +173,16 @@ def main() -> int:
     found = sum(len(each.findings) for each in fuzzed)
     runs = sum(each.runs for each in fuzzed)
     print(f"{runs:,} runs of {len(fuzzed)} targets, {len(coverage.seen):,} lines reached, {found} found")
+    if given.page:
+        figures = {"targets": len(fuzzed), "tries": runs, "lines": len(coverage.seen), "findings": found}
+        add_run({"command": given.command or again(given), "commit": commit(), **figures})
     return 1 if found else 0
+
+
+def again(given: argparse.Namespace) -> str:
+    """Give the command that does this run again."""
+    only = f' ONLY="{" ".join(given.only)}"' if given.only else ""
+    return f"make fuzz MINUTES={given.minutes:g} SEED={given.seed}{only}"
 
 
 if __name__ == "__main__":

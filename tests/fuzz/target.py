@@ -8,6 +8,7 @@ form is run in both, and the two must agree.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ CORPUS = Path(__file__).resolve().parent / "corpus"
 _LONGEST = 4000  # characters of an error: what came from outside is shown cut
 
 Run = Callable[[bytes], object]
+World = Callable[[], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True)
@@ -32,18 +34,20 @@ class Target:
     run: Run
     allowed: tuple[type[Exception], ...]
     """What it may raise, besides errors of Penstock."""
+    world: World | None = None
+    """What a long run puts around it, such as a server; without it, it runs as well."""
 
 
 TARGETS: dict[str, Target] = {}
 """All targets by name; the modules of this folder whose names begin with `targets_` add theirs."""
 
 
-def target(name: str, *allowed: type[Exception]) -> Callable[[Run], Run]:
+def target(name: str, *allowed: type[Exception], world: World | None = None) -> Callable[[Run], Run]:
     """Make a target of the function below; besides what it names, any error of Penstock's own may come out."""
 
     def add(run: Run) -> Run:
         assert name not in TARGETS, name
-        TARGETS[name] = Target(name, run, allowed)
+        TARGETS[name] = Target(name, run, allowed, world)
         return run
 
     return add

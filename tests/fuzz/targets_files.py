@@ -24,6 +24,8 @@ from penstock.model import Consumer, Message, Stream
 from penstock.options import ConnectionOptions, SocksProxy
 from penstock.pipelines.project import Project
 from penstock.sizes import parse_size
+from penstock.spark.sink_options import read_ttl
+from penstock.store.opening import _refuse_secrets
 from penstock.system.events import read_event
 from penstock.system.fields import read_object
 from penstock.times import parse_time
@@ -38,6 +40,16 @@ def _text(content: bytes) -> str:
 
 def _schedule(text: str) -> Schedule:
     return Schedule(text, "orders.late")
+
+
+def _ttl(text: str) -> str:
+    return read_ttl("ttl", text)
+
+
+_WORDS = (
+    *(parse_size, parse_time, parse_limits, SocksProxy.parse, ConnectionOptions, check_subject, _schedule, _ttl),
+    _refuse_secrets,
+)
 
 
 @target("topology")
@@ -106,12 +118,12 @@ def old_settings(content: bytes) -> None:
 
 @target("words")
 def words(content: bytes) -> None:
-    """Durations, sizes, times, limits, schedules and subjects, as users write them."""
+    """Durations, sizes, times, limits, schedules, subjects and URIs, as users write them."""
     text = _text(content)
     with suppress(PenstockError):
         seconds = parse_duration(text)
         format_duration(seconds)
-    for read in (parse_size, parse_time, parse_limits, SocksProxy.parse, ConnectionOptions, check_subject, _schedule):
+    for read in _WORDS:
         with suppress(PenstockError):
             read(text)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import json
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -13,8 +15,10 @@ from penstock.buckets.object_wire import name_of, read_digest
 from penstock.bus.request import decode_request
 from penstock.bus.window import Offer, ReceiveWindow, SendWindow, decode_signal, header_of
 from penstock.bus.wire import Element, ReplyDecoder, Response, decode_misc
+from penstock.channels import Gateway
 from penstock.channels import messages as channel_messages
 from penstock.channels.messages import more_lines, read_message
+from penstock.channels.monitoring import Monitor
 from penstock.channels.old_records import Subscriptions, checksum, records
 from penstock.channels.old_store import read_server_info, refuse_encrypted
 from penstock.channels.state_records import decode_state
@@ -22,8 +26,14 @@ from penstock.channels.wire import MESSAGES, MsgProto, PubMsg, ack_start, again,
 from penstock.chunks import wire as chunks
 from penstock.chunks.stored import read_name
 from penstock.errors import PenstockError
+from penstock.http_pages import HttpRefused, _read
+from penstock.jetstream.deadletter import LETTERS, read_letter
 from penstock.jetstream.delivery import parse_place
+from penstock.metrics import MetricsServer
+from penstock.model import Message
+from penstock.options import ConnectionOptions
 from penstock.wire.jetstream.direct import read_found
+from penstock.wire.protocol import decode_headers
 from tests.channels_sets import deliveries
 from tests.fuzz.target import agree, as_message, target
 
@@ -203,6 +213,18 @@ def old_store(content: bytes) -> None:
         pass
 
 
+@target("monitoring", HttpRefused)
+def monitoring(content: bytes) -> None:
+    """A request of the monitoring pages of a gateway, which serves nobody yet, and of the pages of figures."""
+    asked = _read(content)
+    monitor = Monitor(Gateway("nats://127.0.0.1:1", cluster_id="test-cluster"), "127.0.0.1:0")
+    figures = MetricsServer(ConnectionOptions("nats://127.0.0.1:1"), token="a-token")
+    for pages in (monitor, figures):
+        with suppress(HttpRefused):
+            answer = asyncio.run(pages._answer(asked))
+            assert f"{answer.status}{answer.kind}".isprintable()
+
+
 def _with_crc(content: bytes, crc: Any, typed: bool) -> bytes:
     made, place = bytearray(content), 4
     while len(made) - place >= 8:
@@ -215,6 +237,17 @@ def _with_crc(content: bytes, crc: Any, typed: bool) -> bytes:
 
 
 # -- buckets and deliveries --------------------------------------------------------------------------------------------
+
+
+@target("dead-letter")
+def dead_letter(content: bytes) -> None:
+    """A message of a dead-letter stream, which others may write to as well."""
+    block, payload = as_message(content)
+    headers = {} if block is None else decode_headers(block)[2]
+    letter = read_letter(5, Message(subject=f"{LETTERS}.S.c", data=payload, headers=headers, sequence=5))
+    assert 0 < letter.sequence < 1 << 64
+    json.dumps(letter.to_json()).encode()
+    assert all("".join(values).encode() is not None for values in letter.headers.values())
 
 
 @target("objects")

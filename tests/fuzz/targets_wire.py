@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from hashlib import blake2b
 from typing import Any
 
 import pyarrow as pa
@@ -151,6 +152,26 @@ def frames(content: bytes) -> None:
     if isinstance(found[0], bytes):
         assert found[0].count(b"HPUB ") >= batch.num_rows
         assert all(covers("s.>", row["subject"]) or covers("*.b", row["subject"]) for row in rows)
+
+
+@target("blake2")
+def blake2(content: bytes) -> None:
+    """Digests of rows, whatever bytes their columns hold: the first two bytes say how a row is cut out of the rest."""
+    cuts, text = content[:2].ljust(2, b"\0"), content[2:]
+    rows = [text[: cuts[0]], text[cuts[0] :], text[: cuts[1] * 16], b""]
+    data = pa.array([*rows, *reversed(rows)], pa.binary())
+    subjects = pa.array([b"a", b"", text[-cuts[1] :], b"\xff", *rows], pa.binary())
+
+    def digest(form: Any) -> bytes:
+        columns = [
+            form.frames.Texts(bulk_rows.offsets(column), memoryview(column.buffers()[2] or b"").cast("B"))
+            for column in (subjects, data)
+        ]
+        return bytes(form.blake2.row_digests(form.frames.Rows(len(data), *columns)))
+
+    found = agree(digest)
+    for place, (subject, row) in enumerate(zip(subjects.to_pylist(), data.to_pylist(), strict=True)):
+        assert found[16 * place :][:16] == blake2b(subject + b"\r\n\r\n" + row, digest_size=16).digest()
 
 
 @target("outbox")

@@ -5,9 +5,22 @@ from __future__ import annotations
 __all__ = ["WORDS"]
 
 _TOKEN = b"a-token-that-nobody-guesses"
+_WRITE = b"a-token-for-acting-that-nobody-guesses"
+_FORM = b"content-type: application/x-www-form-urlencoded"
 
 WORDS = {
     "complaints": [b'Permissions Violation for Publish to "a.b"', b"Authorization Violation", b"Slow Consumer"],
+    "answers": [
+        b'{"error":{"code":400,"err_code":10071,"description":"wrong last sequence: 5"},"stream":"S","seq":0}',
+        b'{"error":{"code":400,"err_code":10070,"description":"wrong last msg ID: a"},"stream":"S","seq":0}',
+    ],
+    "blake2": [bytes([40, 8]) + bytes(range(256)) * 2],
+    "monitoring": [
+        b"GET /streaming/channelsz?channel=foo&subs=1&limit=5 HTTP/1.1\r\nHost: 127.0.0.1:8222\r\n\r\n",
+        b"GET /streaming/serverz HTTP/1.1\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\nHost: localhost:9\r\nAuthorization: Bearer a-token\r\n\r\n",
+        b"HEAD //127.0.0.1/varz HTTP/1.0\r\n\r\n",
+    ],
     "socks": [b"\x05\x02\x01\x00\x05\x00\x00\x01\x7f\x00\x00\x01\x10\x7e", b"\x05\x00\x05\x00\x00\x03\x03abc\x00\x50"],
     "json-depth": [b'{"a":[1,2,{"b":null}]}'],
     "positions": [b"2m", b"2026-01-31T23:59:59Z", b"17", b"last"],
@@ -18,6 +31,8 @@ WORDS = {
         b"foo.>:max_msgs=5",
         b"socks5://u:p@h:1",
         b"@every 5m",
+        b"s3a://bucket/folder?token=x&endpoint_override=h:1",
+        b"never",
     ],
     "spark-options": [
         b"url=nats://127.0.0.1:4222\nstream=ORDERS\nsubjects=a.>,b.*\nstart=2m\nbatchRows=5\ntoken=aaaaaaaaaaaa"
@@ -63,6 +78,17 @@ WORDS = {
         b"GET /?token=a-token-that-nobody-guesses&x=1\nhost: 127.0.0.1:8223",
         b"GET /streams/%00..%2f/messages/5.json\nhost: localhost\ncookie: penstock_console_8223=" + _TOKEN,
         b"POST /static/x\nhost: evil",
+    ],
+    "console-acts": [
+        b"POST /act/stream-purge\nhost: localhost\nauthorization: Bearer " + _WRITE + b"\n" + _FORM + b"\n\n"
+        b"stream=ORDERS&made=MADE&seal=SEAL&subject=orders.1&sequence=&keep=1&typed=ORDERS&step=do",
+        b"POST /act/publish\nhost: localhost\nauthorization: Bearer " + _WRITE + b"\n" + _FORM + b"\n\n"
+        b"stream=ORDERS&made=MADE&seal=SEAL&subject=orders.1&headers=A%3A+1%0D%0AB%3A+x&payload=hello+%C3%A9&step=do",
+        b"POST /act/key-put\nhost: localhost\nauthorization: Bearer " + _WRITE + b"\n" + _FORM + b"\n\n"
+        b"bucket=settings&key=rate&made=MADE&seal=SEAL&value=1&step=look",
+        b"POST /act/stream-delete\nhost: localhost\nauthorization: Bearer " + _TOKEN + b"\n" + _FORM + b"\n\n"
+        b"stream=ORDERS&made=MADE&seal=SEAL&typed=ORDERS&step=do",
+        b"GET /act/consumer-add?stream=ORDERS\nhost: localhost\nauthorization: Bearer " + _WRITE,
     ],
     "console-payload": [b'{"a":[1,2]}', b"NATS/1.0\r\nAuthorization: x\r\n\r\n\x00\x01", "héllo".encode()],
     "info": [

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tools.fuzz_page import HEAD, PAGE, with_run
 
 from penstock import wire
 from penstock.errors import InputError
 from tests.fuzz.entries import NOT_FROM_OUTSIDE, SOURCE, reached, readers
 from tests.fuzz.mutate import Mutator
-from tests.fuzz.run import failure
+from tests.fuzz.run import again, failure
 from tests.fuzz.table import TARGETS
 from tests.fuzz.target import CORPUS, Target, agree, check, seeds
 
@@ -78,6 +80,38 @@ def test_a_finding_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ("AssertionError" in (failure(differ, b"") or "")) == wire.compiled
     monkeypatch.setattr(InputError, "__str__", lambda error: "half \ud800")
     assert "UnicodeEncodeError" in (failure(made, b"c") or "")
+
+
+def test_a_run_writes_its_row_into_the_page() -> None:
+    """A command has one row, that of its last run; what follows the table stays."""
+    page = f"# Hostile input\n\n## What the runs found\n\n{HEAD[0]}\n{HEAD[1]}\n\nMore.\n"
+    run = {
+        "command": "make fuzz MINUTES=2 SEED=1",
+        "commit": "a1",
+        "targets": 3,
+        "tries": 1000,
+        "lines": 5,
+        "findings": 0,
+    }
+    text = with_run(with_run(page, run), {**run, "command": "make asan MINUTES=1"})
+    text = with_run(text, {**run, "commit": "b2", "findings": 1})
+    assert text.count("| `make ") == 2
+    assert "| `make fuzz MINUTES=2 SEED=1` | b2 | 3 | 1,000 | 5 | 1 |\n\nMore.\n" in text
+    assert with_run(PAGE.read_text(), run).endswith("| 0 |\n")
+
+
+def test_a_run_says_how_to_do_it_again() -> None:
+    """What the page names is the command of make, with what was given to it."""
+    given = argparse.Namespace(minutes=0.5, seed=7, only=["wire", "s2"])
+    assert again(given) == 'make fuzz MINUTES=0.5 SEED=7 ONLY="wire s2"'
+
+
+def test_the_corpus_has_no_secret() -> None:
+    """Captured files hold no seed of a key, and no seal of a form."""
+    for path in Path(CORPUS).rglob("real-*"):
+        content = path.read_bytes()
+        assert not re.search(rb"SU(?!A{50})[A-Z2-7]{56}", content), path
+        assert not re.search(rb"(seal|made)=(?!SEAL|MADE|&|\s|$)", content), path
 
 
 def test_the_corpus_has_no_stranger() -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 HEAD = (
-    "| command | rounds | faults | operations: acknowledged, refused, in doubt | errors told | findings |",
-    "|---|---|---|---|---|---|",
+    "| command | commit | rounds | faults | operations: acknowledged, refused, in doubt | errors told | findings |",
+    "|---|---|---|---|---|---|---|",
 )
+PAGE = "docs/why/reliability.md"
+UNKNOWN = "–"
+"""The commit of a run of which nobody knows where it ran."""
 _TABLE = re.compile(r"(?<=## What the runs found\n\n).*?(?=\n\n)", re.DOTALL)
 _KINDS = re.compile(r"(?<=## Faults by kind\n\n).*?(?=\n\n|\n\Z)", re.DOTALL)
 
@@ -21,7 +25,7 @@ def row(run: dict[str, Any]) -> str:
     told = ", ".join(f"{count} {name}" for name, count in run["told"].items()) or "none"
     findings = str(len(run["findings"]))
     faults = f"{sum(run['faults'].values()):,}"
-    return f"| `{run['command']}` | {run['rounds']} | {faults} | {operations} | {told} | {findings} |"
+    return f"| `{run['command']}` | {run['commit']} | {run['rounds']} | {faults} | {operations} | {told} | {findings} |"
 
 
 def kinds(run: dict[str, Any]) -> str:
@@ -29,6 +33,21 @@ def kinds(run: dict[str, Any]) -> str:
     each = ", ".join(f"{kind} {count}" for kind, count in sorted(run["faults"].items()))
     left = "; ".join(f"{kind}: {why}" for kind, why in sorted(run["skipped"].items()))
     return f"- `{run['command']}`: {each}.{f' Not done: {left}.' if left else ''}"
+
+
+def commit(folder: Path) -> str:
+    """Give the commit that a folder is at, with a + if what is there is another; what runs write is not looked at."""
+
+    def ask(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True, timeout=60)
+        return done.stdout.strip()
+
+    try:
+        return ask("rev-parse", "--short", "HEAD") + (
+            "+" if ask("status", "--porcelain", "--", ".", f":!{PAGE}") else ""
+        )
+    except (OSError, subprocess.SubprocessError):
+        return UNKNOWN  # a copy without its repository
 
 
 def with_run(text: str, run: dict[str, Any]) -> str:

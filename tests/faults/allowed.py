@@ -13,7 +13,10 @@ from pathlib import Path
 from tools import guarantees_page
 
 from penstock import errors
+from tests.faults.checker import Window
 from tests.faults.faults import KINDS
+
+ROUNDED = 0.001  # seconds by which a line of a history may seem to be earlier than it was
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "why" / "guarantees.md"
 
@@ -56,12 +59,16 @@ def tells(part: str, change: str) -> bool:
     return any({"told", "prevented"} & set(row[change][0]) for row in rows)
 
 
-def allowed(part: str, kinds: Iterable[str]) -> Callable[[str, str], bool]:
-    """Give what judges an error of a part after these kinds of faults."""
-    changes = {KINDS[kind].change for kind in kinds}
-    names = {name for change in changes if tells(part, change) for name in ERRORS[change]}
+def allowed(part: str, faults: Iterable[Window]) -> Callable[[str, str, float], bool]:
+    """Give what judges an error of a part by the faults that had begun when it came, by the clock of all processes."""
+    begun = [(fault.begin - ROUNDED, KINDS[fault.kind].change) for fault in faults]
+    since: dict[str, float] = {}
+    for begin, change in begun:
+        for name in ERRORS[change] if tells(part, change) else ():
+            since[name] = min(begin, since.get(name, begin))
 
-    def judge(name: str, text: str) -> bool:
+    def judge(name: str, text: str, moment: float) -> bool:
+        names = {one for one, begin in since.items() if begin <= moment}
         kind = getattr(errors, name, None)
         lines = [name] if kind is None else [one.__name__ for one in kind.__mro__]
         return bool(text) and bool(names & set(lines))

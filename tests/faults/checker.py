@@ -222,10 +222,26 @@ def _quiet(first: float, last: float, windows: Sequence[Window]) -> float:
     return quiet + max(0.0, last - place)
 
 
-def check_endings(
-    part: str, history: History, died: Iterable[tuple[str, int]], allowed: Callable[[str, str], bool]
+def check_recovered(
+    part: str, history: History, healed: float, bound: float, *, client: str = "", sort: str = "ok"
 ) -> list[Finding]:
-    """See that a client that ended by itself said why, and for a reason that the guarantees allow after these faults.
+    """See that something came of a client within `bound` seconds of the moment at which the world was whole again.
+
+    `sort` says what: "ok" is an acknowledgement, "got" something that it received.
+    """
+    ended = [one.ended for one in history.operations if one.outcome == sort and one.ended is not None]
+    moments = [*ended, *(note["t"] for note in history.said(sort))]
+    if any(healed < moment <= healed + bound for moment in moments):
+        return []
+    last = max((moment for moment in moments if moment <= healed), default=None)
+    before = "nothing before" if last is None else f"the last before came {healed - last:.1f} s earlier"
+    return [Finding(STALL, part, f"{client}: no {sort} in {bound:g} s once the world was whole again; {before}")]
+
+
+def check_endings(
+    part: str, history: History, died: Iterable[tuple[str, int]], allowed: Callable[[str, str, float], bool]
+) -> list[Finding]:
+    """See that a client that ended by itself said why, and for a reason that the guarantees allow after what was done.
 
     `died` are the lives that ended neither by a kill nor because they were asked to.
     """
@@ -236,6 +252,6 @@ def check_endings(
     wrong = [
         f"{note['client']}: {note['error']}: {note['text'][:200]}"
         for note in [*spoken.values(), *history.said("told")]
-        if not allowed(note["error"], note.get("text", ""))
+        if not allowed(note["error"], note.get("text", ""), note["t"])
     ]
     return findings + ([Finding(STOPPED, part, shown(wrong))] if wrong else [])

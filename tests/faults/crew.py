@@ -137,16 +137,23 @@ class Crew:
                 client.process.wait()
             yield
 
-    def kill_one_of(self, name: str, word: str, dice: float) -> bool:
-        """Kill one of the processes of a client that have a word in their command; tell whether there was one."""
+    def signal_one_of(self, name: str, word: str, dice: float, number: signal.Signals) -> int:
+        """Send a signal to one of a client's processes that have a word in their command; give its id, or 0."""
         with self._lock:
             client = self.clients[name]
             found = sorted(pid for pid, command in marked(self._mark(client, client.life)).items() if word in command)
         if not found:
-            return False
+            return 0
+        pid = found[int(dice * len(found))]
         with contextlib.suppress(ProcessLookupError):
-            os.kill(found[int(dice * len(found))], signal.SIGKILL)
-        return True
+            os.kill(pid, number)
+        return pid
+
+    def wake_process(self, pid: int) -> None:
+        """Let a process of ours go on, if it is still there."""
+        if pid in marked(self.mark):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
     def signal(self, name: str, number: signal.Signals) -> bool:
         """Send a signal to the present life."""

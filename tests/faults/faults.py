@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import ServerError
+from penstock.server import Node
 from tests.faults import clock
 from tests.faults.checker import Taken
 from tests.faults.plain import PlainError
 from tests.faults.world import World, mount, unmount
 
+WORKER, EXECUTOR = "pyspark.daemon", "CoarseGrainedExecutorBackend"  # what stands in the commands of Spark's processes
+SHORT = 3.0  # seconds for which a fault is in the way that nobody has to wait out
 JUMPS = (-86_400, -3_600, -30, 30, 3_600, 86_400)  # seconds by which a clock is set anew
 
 
@@ -45,8 +48,9 @@ class Kind:
     change: str
     aims: str
     """What its target is: a client, one that can be there twice ("double"), a driver, one whose executors are processes
-    ("executor"), a stream, the node that leads one ("node"), a stream that may be changed ("open stream"), a disk, or
-    nothing. An "ending" is only done at the end of a round."""
+    ("executor"), a stream, a node, which mostly leads one ("node"), a stream that may be changed ("open stream"), one
+    of which messages may go ("loose stream"), what clients are permitted ("permission"), a disk, or nothing. An
+    "ending" is only done at the end of a round."""
     begin: Callable[[World, Step], bool]
     end: Callable[[World, Step], None] | None = None
     weight: int = 4
@@ -56,11 +60,17 @@ class Kind:
     """Says why this machine cannot do it."""
     holds_nodes: bool = False
     """Whether nodes do not answer while it lasts."""
+    hinders: float = float("inf")
+    """For how many of its seconds clients may get nothing done because of it."""
 
     @property
     def asks(self) -> bool:
         """Whether it needs nodes that answer."""
-        return self.aims in ("open stream", "ending", "disk") or self.change in ("restored", "moved", "copied")
+        return self.aims in ("open stream", "loose stream", "ending", "disk") or self.change in (
+            "restored",
+            "moved",
+            "copied",
+        )
 
 
 def _kill(world: World, step: Step) -> bool:
@@ -86,7 +96,7 @@ def _first_wakes(world: World, step: Step) -> None:
 
 
 def _kill_node(world: World, step: Step) -> bool:
-    node = world.kept["hit", step.number] = world.leader(step.target)
+    node = world.kept["hit", step.number] = world.node(step.target, step.dice)
     node.kill()
     return True
 
@@ -94,11 +104,13 @@ def _kill_node(world: World, step: Step) -> bool:
 def _start_node(world: World, step: Step) -> None:
     if world.routes is not None:
         world.routes.heal()  # a node that hears nobody would not be ready, and nobody would let it hear meanwhile
-    world.kept.pop(("hit", step.number)).start()
+    node = world.kept.pop(("hit", step.number))
+    _make_room(world, node)  # one without any room does not begin
+    node.start()
 
 
 def _freeze_node(world: World, step: Step) -> bool:
-    node = world.kept["hit", step.number] = world.leader(step.target)
+    node = world.kept["hit", step.number] = world.node(step.target, step.dice)
     if not node.alive or node.paused:
         return False
     node.pause()
@@ -126,7 +138,7 @@ def _step_down(world: World, step: Step) -> bool:
 
 def _isolate(world: World, step: Step) -> bool:
     assert world.routes is not None
-    world.routes.isolate(world.leader(step.target).name)
+    world.routes.isolate(world.node(step.target, step.dice).name)
     return True
 
 
@@ -180,7 +192,8 @@ def _heal_and_cut(world: World, step: Step) -> None:
 
 
 def _purge(world: World, step: Step) -> bool:
-    world.api(f"STREAM.PURGE.{step.target}")
+    last = world.look(step.target)
+    world.api(f"STREAM.PURGE.{step.target}", {"seq": last + 1} if last is not None else None)
     state = world.asked(lambda plain: plain.state(step.target))
     world.taken.append(Taken(step.target, time.monotonic(), most=int(state["first_seq"]) - 1))
     return True
@@ -188,6 +201,7 @@ def _purge(world: World, step: Step) -> bool:
 
 def _delete(world: World, step: Step) -> bool:
     """Remove a few messages one by one."""
+    world.look(step.target)
     state = world.asked(lambda plain: plain.state(step.target))
     first, last = int(state["first_seq"]), int(state["last_seq"])
     some = sorted({first + int((last - first) * share * step.dice) for share in (0.2, 0.5, 0.9, 1.0)} - {0})
@@ -257,12 +271,12 @@ def _unmirror(world: World, step: Step) -> None:
 
 
 def _deny(world: World, step: Step) -> bool:
-    world.permit(f"{step.target}.>")
+    world.permit(step.target)
     return True
 
 
 def _allow(world: World, step: Step) -> None:
-    world.permit(None)
+    world.permit()
 
 
 def _forget(most: int, world: World, step: Step) -> bool:
@@ -303,27 +317,39 @@ def _put_folder_back(world: World, step: Step) -> None:
         shutil.copytree(world.folder / "checkpoint-copy", folder)
 
 
-def _kill_worker(world: World, step: Step) -> bool:
-    return world.crew.kill_one_of(step.target, "pyspark.daemon", step.dice)
+def _kill_one(word: str, world: World, step: Step) -> bool:
+    return world.crew.signal_one_of(step.target, word, step.dice, signal.SIGKILL) != 0
 
 
-def _kill_executor(world: World, step: Step) -> bool:
-    return world.crew.kill_one_of(step.target, "CoarseGrainedExecutorBackend", step.dice)
+def _stop_one(word: str, world: World, step: Step) -> bool:
+    """Put one process of a driver to sleep."""
+    pid = world.kept["hit", step.number] = world.crew.signal_one_of(step.target, word, step.dice, signal.SIGSTOP)
+    return pid != 0
+
+
+def _wake_one(world: World, step: Step) -> None:
+    world.crew.wake_process(world.kept.pop(("hit", step.number)))
 
 
 def _fill_disk(world: World, step: Step) -> bool:
-    """Leave no room where the store is."""
-    free = shutil.disk_usage(world.store).free
-    with suppress(OSError), (world.store / "filler").open("wb") as file:
+    """Leave no room where the store of a node is."""
+    node = world.kept["hit", step.number] = world.node(step.target, step.dice)
+    disk = world.disks[world.server.nodes.index(node)]
+    free = shutil.disk_usage(disk).free
+    with suppress(OSError), (disk / "filler").open("wb") as file:
         for _ in range(free // 65536 + 2):
             file.write(bytes(65536))
     return True
 
 
+def _make_room(world: World, node: Node) -> None:
+    (world.disks[world.server.nodes.index(node)] / "filler").unlink(missing_ok=True)
+
+
 def _empty_disk(world: World, step: Step) -> None:
     """Make room again; a server that met a full disk has to be started anew."""
-    (world.store / "filler").unlink(missing_ok=True)
-    node = world.server.nodes[0]
+    node = world.kept.pop(("hit", step.number))
+    _make_room(world, node)
     node.stop()
     node.start()
 
@@ -360,22 +386,30 @@ KINDS: dict[str, Kind] = {
     "cut": Kind("overloaded", "nothing", _cut, weight=6),
     "hold": Kind("overloaded", "nothing", _hold, _heal_wires, weight=4, longest=5.0),
     "loss": Kind("overloaded", "nothing", _hold, _heal_and_cut, weight=4, longest=3.0),
-    "slow": Kind("overloaded", "nothing", _slow, _heal_wires, weight=4, longest=6.0),
-    "slow routes": Kind("overloaded", "nothing", _delay_routes, _join, weight=4, longest=6.0, nodes=(3,)),
+    "slow": Kind("overloaded", "nothing", _slow, _heal_wires, weight=4, longest=6.0, hinders=SHORT),
+    "slow routes": Kind(
+        "overloaded", "nothing", _delay_routes, _join, weight=4, longest=6.0, nodes=(3,), hinders=SHORT
+    ),
     "refuse": Kind("overloaded", "nothing", _refuse, _heal_wires, weight=3, longest=4.0),
-    "delay": Kind("overloaded", "nothing", _delay, _heal_wires, weight=3, longest=6.0),
-    "purge": Kind("trimmed", "open stream", _purge, weight=2),
-    "delete": Kind("trimmed", "open stream", _delete, weight=2),
+    "delay": Kind("overloaded", "nothing", _delay, _heal_wires, weight=3, longest=6.0, hinders=SHORT),
+    "purge": Kind("trimmed", "loose stream", _purge, weight=2),
+    "delete": Kind("trimmed", "loose stream", _delete, weight=2),
     "limits": Kind("trimmed", "open stream", _limit, _unlimit, weight=2, longest=3.0),
     "recreate": Kind("replaced", "open stream", _recreate, weight=2),
     "restore store": Kind("restored", "nothing", _copy_store, _put_store_back, weight=2, longest=8.0, nodes=(1,)),
-    "mirror": Kind("mirrored", "open stream", _mirror, _unmirror, weight=3, longest=8.0),
-    "revoke": Kind("refused", "open stream", _deny, _allow, weight=2, longest=4.0),
+    "mirror": Kind("mirrored", "loose stream", _mirror, _unmirror, weight=3, longest=8.0, hinders=SHORT),
+    "revoke": Kind("refused", "permission", _deny, _allow, weight=2, longest=4.0),
     "old checkpoint": Kind("restored", "double", functools.partial(_forget, 1), _remember, weight=3, longest=5.0),
     "old checkpoints": Kind("restored", "ending", functools.partial(_forget, 4), _remember),
     "old folder": Kind("restored", "ending", _copy_folder, _put_folder_back),
-    "kill worker": Kind("overloaded", "driver", _kill_worker, weight=6),
-    "kill executor": Kind("overloaded", "executor", _kill_executor, weight=6),
+    "kill worker": Kind("overloaded", "driver", functools.partial(_kill_one, WORKER), weight=6),
+    "sleep worker": Kind(
+        "overloaded", "driver", functools.partial(_stop_one, WORKER), _wake_one, weight=4, longest=8.0
+    ),
+    "kill executor": Kind("overloaded", "executor", functools.partial(_kill_one, EXECUTOR), weight=6),
+    "sleep executor": Kind(
+        "overloaded", "executor", functools.partial(_stop_one, EXECUTOR), _wake_one, weight=4, longest=8.0
+    ),
     "second driver": Kind("copied", "driver", _second, _first_wakes, weight=3, longest=40.0),
     "disk full": Kind(
         "refused",
@@ -384,11 +418,17 @@ KINDS: dict[str, Kind] = {
         _empty_disk,
         weight=4,
         longest=4.0,
-        nodes=(1,),
         why_not=_no_small_disk,
         holds_nodes=True,
     ),
     "clock jump": Kind(
-        "overloaded", "client", _move_clock, _set_clock_right, weight=4, longest=20.0, why_not=clock.why_not
+        "overloaded",
+        "client",
+        _move_clock,
+        _set_clock_right,
+        weight=4,
+        longest=20.0,
+        why_not=clock.why_not,
+        hinders=SHORT,
     ),
 }

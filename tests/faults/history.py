@@ -10,6 +10,7 @@ A line has the time (of the clock that all processes of a machine share), the cl
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -88,6 +89,21 @@ class History:
     def said(self, what: str) -> list[dict[str, Any]]:
         """Give the lines of one sort."""
         return [note for note in self.notes if note["is"] == what]
+
+
+def sorts_since(file: Path, place: int, moment: float) -> set[str]:
+    """Give the sorts of lines that a client wrote after a moment; its file is read from a place on."""
+    if not file.exists():
+        return set()
+    with file.open("rb") as lines:
+        lines.seek(place)
+        found = set()
+        for text in lines.read().split(b"\n"):
+            with contextlib.suppress(ValueError):  # a line of which only a part is there
+                line = json.loads(text)
+                if isinstance(line, dict) and line.get("t", 0.0) > moment:
+                    found.add(line["is"])
+        return found
 
 
 def read_history(files: Iterable[Path]) -> History:

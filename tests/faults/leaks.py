@@ -6,9 +6,9 @@ import http.client
 import json
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -19,8 +19,9 @@ from tests.faults.checker import LEAK, Finding, shown
 from tests.faults.crew import marked
 from tests.faults.world import World
 
-# How much more there may be in the last quarter of a life than in the second: bounds of open files, threads, and MiB.
-FILES, THREADS, MEGABYTES = 12, 6, 64
+# How much more there may be in the last quarter of a life than in the second: open files, threads, MiB, subscriptions.
+FILES, THREADS, MEGABYTES, SUBSCRIPTIONS = 12, 6, 64, 6
+SOON = 0.5  # seconds in which a node tells who is connected, or is not asked any more for now
 FEWEST, STARTING = 60, 30  # looks at a life that is judged, and those of them while it starts, which do not count
 
 GOING = 20.0  # seconds in which everything of clients that left must have gone
@@ -47,18 +48,24 @@ def sample(pid: int) -> Sample | None:
 
 
 class Sampler(threading.Thread):
-    """Looks at every client twice a second."""
+    """Looks at every client twice a second, and asks the nodes how many subscriptions it has."""
 
     def __init__(self, world: World, pause: float = 0.5) -> None:
         super().__init__(name="sampler", daemon=True)
         self._world, self._pause, self._over = world, pause, threading.Event()
         self.series: dict[str, list[Sample]] = defaultdict(list)
+        self.subscriptions: dict[str, list[int]] = defaultdict(list)
 
     def run(self) -> None:
         while not self._over.wait(self._pause):
-            for name, pid in self._world.crew.pids().items():
+            alive = self._world.crew.pids()
+            for name, pid in alive.items():
                 if (found := sample(pid)) is not None:
                     self.series[name].append(found)
+            counts = subscriptions(self._world)
+            for life in alive:
+                if (name := life.partition("#")[0]) in counts:
+                    self.subscriptions[life].append(counts[name])
 
     def stop(self) -> None:
         """End it."""
@@ -66,31 +73,44 @@ class Sampler(threading.Thread):
         self.join(30)
 
 
-def check_growth(part: str, series: dict[str, list[Sample]]) -> list[Finding]:
-    """Find lives that hold ever more files, threads or memory."""
-    wrong = []
+def check_growth(
+    part: str, series: dict[str, list[Sample]], subscribed: dict[str, list[int]] | None = None
+) -> list[Finding]:
+    """Find lives that hold ever more files, threads, memory or subscriptions."""
+    looks: list[tuple[str, str, int, list[float]]] = []
     for name, samples in series.items():
-        if len(samples) < FEWEST:
-            continue
-        samples = samples[STARTING:]
-        quarter = len(samples) // 4
-        early, late = samples[quarter : 2 * quarter], samples[-quarter:]
         for what, most in (("files", FILES), ("threads", THREADS), ("megabytes", MEGABYTES)):
-            before, after = (median(getattr(one, what) for one in some) for some in (early, late))
-            if after - before > most:
-                wrong.append(f"{name}: {what} {before:.0f} to {after:.0f} in {len(samples)} looks")
+            looks.append((name, what, most, [getattr(one, what) for one in samples]))
+    looks += [(name, "subscriptions", SUBSCRIPTIONS, [*counts]) for name, counts in (subscribed or {}).items()]
+    wrong = []
+    for name, what, most, values in looks:
+        if len(values) < FEWEST:
+            continue
+        values = values[STARTING:]
+        quarter = len(values) // 4
+        before, after = median(values[quarter : 2 * quarter]), median(values[-quarter:])
+        if after - before > most:
+            wrong.append(f"{name}: {what} {before:.0f} to {after:.0f} in {len(values)} looks")
     return [Finding(LEAK, part, shown(wrong))] if wrong else []
 
 
-def connections(world: World) -> list[dict[str, Any]]:
-    """Ask the nodes who is connected, but for ourselves."""
-    found = []
-    for url in world.server.monitor_urls:
-        parts = urlsplit(url)
-        with closing(http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)) as page:
-            page.request("GET", f"{parts.path.rstrip('/')}/connz?subs=1")
-            found += json.loads(page.getresponse().read()).get("connections") or []
+def connections(url: str, timeout: float = 10.0) -> list[dict[str, Any]]:
+    """Ask a node who is connected, but for ourselves."""
+    parts = urlsplit(url)
+    with closing(http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)) as page:
+        page.request("GET", f"{parts.path.rstrip('/')}/connz?subs=1")
+        found = json.loads(page.getresponse().read()).get("connections") or []
     return [one for one in found if one.get("name") != "plain reader"]
+
+
+def subscriptions(world: World) -> Counter[str]:
+    """Count the subscriptions of each connection's name, at the nodes that answer at once."""
+    counts: Counter[str] = Counter()
+    for url in world.server.monitor_urls:
+        with suppress(OSError, http.client.HTTPException, ValueError):  # a node that is down, or asleep
+            for one in connections(url, SOON):
+                counts[one.get("name") or ""] += int(one.get("subscriptions", 0))
+    return counts
 
 
 def check_left(
@@ -105,7 +125,9 @@ def check_left(
     while True:
         left = [f"process {pid} ({command[:120]})" for pid, command in marked(world.mark).items()]
         left += [
-            f"connection {one.get('name')!r} ({one.get('subscriptions')} subscriptions)" for one in connections(world)
+            f"connection {one.get('name')!r} ({one.get('subscriptions')} subscriptions)"
+            for url in world.server.monitor_urls
+            for one in connections(url)
         ]
         for stream, names in known.items():
             listed = world.api(f"CONSUMER.LIST.{stream}").get("consumers") or []

@@ -24,6 +24,10 @@ class Aims:
     doubles: tuple[str, ...] = ()
     streams: tuple[str, ...] = ()
     open_streams: tuple[str, ...] = ()
+    loose_streams: tuple[str, ...] = ()
+    """Streams of which messages may go, and nothing else may be changed."""
+    permissions: tuple[str, ...] = ()
+    """What may be taken from the clients for a while, such as "publish IN.>"."""
     drivers: tuple[str, ...] = ()
     executors: tuple[str, ...] = ()
     """Drivers whose executors are processes of their own."""
@@ -35,7 +39,8 @@ class Aims:
         """Give the targets of a sort."""
         named = {"client": self.clients, "double": self.doubles, "stream": self.streams, "driver": self.drivers}
         named |= {"executor": self.executors, "node": self.streams or ("",)}
-        named |= {"open stream": self.open_streams, "ending": (), "disk": ("",) if self.disk else ()}
+        named |= {"open stream": self.open_streams, "loose stream": self.open_streams + self.loose_streams}
+        named |= {"permission": self.permissions, "ending": (), "disk": (self.streams or ("",)) if self.disk else ()}
         return named.get(aims, ("",))
 
 
@@ -79,6 +84,9 @@ class Nemesis:
     done: Counter[str] = field(default_factory=Counter)
     missed: Counter[str] = field(default_factory=Counter)
     windows: list[Window] = field(default_factory=list)
+    """The times in which clients were hindered."""
+    faults: list[Window] = field(default_factory=list)
+    """Whatever was done, each with its times."""
 
     def _write(self, **line: object) -> None:
         with self.log.open("a") as file:
@@ -122,10 +130,9 @@ class Nemesis:
         hit = kind.begin(self.world, step)
         (self.done if hit else self.missed)[step.kind] += 1
         self._write(did=step.number, hit=hit)
-        if not hit or kind.end is None:
-            self.windows.append(Window(begin, time.monotonic(), step.kind))
-            return False
-        return True
+        if hit and kind.end is None:
+            self._over(step, begin)
+        return hit and kind.end is not None
 
     def _end(self, step: Step, begin: float) -> None:
         self._write(ends=step.number)
@@ -133,4 +140,9 @@ class Nemesis:
         assert end is not None
         end(self.world, step)
         self._write(ended=step.number)
-        self.windows.append(Window(begin, time.monotonic(), step.kind))
+        self._over(step, begin)
+
+    def _over(self, step: Step, begin: float) -> None:
+        """Write down the time in which a step was in the way of clients."""
+        self.faults.append(Window(begin, time.monotonic(), step.kind))
+        self.windows.append(Window(begin, min(time.monotonic(), begin + KINDS[step.kind].hinders), step.kind))

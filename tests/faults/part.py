@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from penstock.options import ConnectionOptions
@@ -11,13 +12,21 @@ from penstock.spark.connections import TaskConnection
 from penstock.spark.prepare import prepare
 from penstock.spark.sink_options import SinkOptions
 from tests.faults.allowed import allowed
-from tests.faults.checker import STALL, Finding, Window, check_endings, check_progress, shown
-from tests.faults.history import History
+from tests.faults.checker import STALL, Finding, Window, check_endings, check_progress, check_recovered, shown
+from tests.faults.history import History, read_history, sorts_since
 from tests.faults.nemesis import Aims
 from tests.faults.world import World
 
-BOUND = 45.0  # seconds in which nothing is done to the world, and nothing is acknowledged: a stall
+BOUND = 45.0  # seconds in which nothing is done to the world, or the world is whole, and nothing is acknowledged
 DRAIN = 180.0  # seconds in which everything must have come to its end, once the world is whole again
+
+
+@dataclass(frozen=True)
+class Moments:
+    """When the clients of a round all worked, and when its world was whole again after the last fault."""
+
+    begin: float
+    healed: float
 
 
 class Part:
@@ -34,6 +43,12 @@ class Part:
     """About how many seconds lie between two faults."""
     working: ClassVar[tuple[str, ...]] = ()
     """The clients that get something acknowledged all the time."""
+    hearing: ClassVar[tuple[str, ...]] = ()
+    """The clients that receive something all the time."""
+    feeding: ClassVar[tuple[str, ...]] = ()
+    """The clients that go on when the others have stopped for good."""
+    slack: ClassVar[float] = 1.0
+    """How many times longer than others its clients may be without an acknowledgement."""
 
     def __init__(self, world: World, plants: dict[str, str] | None = None) -> None:
         self.world, self.plants = world, plants or {}
@@ -45,7 +60,7 @@ class Part:
     def finish(self) -> None:
         """Let everything come to its end, in order."""
 
-    def check(self, history: History, faults: Sequence[str]) -> list[Finding]:
+    def check(self, history: History, faults: Sequence[Window]) -> list[Finding]:
         """Judge what was done."""
         raise NotImplementedError
 
@@ -60,9 +75,9 @@ class Part:
     def common(
         self,
         history: History,
-        faults: Sequence[str],
+        faults: Sequence[Window],
         windows: Sequence[Window],
-        time_of_it: tuple[float, float],
+        moments: Moments,
         bound: float = BOUND,
     ) -> list[Finding]:
         """Judge what all clients have in common: that they say why they end, and that they get on."""
@@ -72,9 +87,37 @@ class Part:
         for kind in self.kinds:
             mine, died = history.of(f"{kind}-"), self.world.crew.died(f"{kind}-")
             findings += check_endings(kind, mine, died, allowed(kind, faults))
-        for name in self.working if not self.is_over(history) else ():
-            findings += check_progress(name.partition("-")[0], history.of(name), windows, *time_of_it, bound)
+        return findings + self.stalls(history, windows, moments, bound)
+
+    def stalls(
+        self, history: History, windows: Sequence[Window], moments: Moments, bound: float = BOUND
+    ) -> list[Finding]:
+        """Find clients that did not get on while nothing was done to the world, or once it was whole again."""
+        findings, bound = [], bound * self.slack
+        for name, sort in self.must_get_on(history).items():
+            kind, mine = name.partition("-")[0], history.of(name)
+            if sort == "ok":
+                findings += check_progress(kind, mine, windows, moments.begin, moments.healed, bound)
+            findings += check_recovered(kind, mine, moments.healed, bound, client=name, sort=sort)
         return findings
+
+    def must_get_on(self, history: History) -> dict[str, str]:
+        """Name the clients that have not stopped for good, and the sort of line that each writes if it gets on."""
+        names = dict.fromkeys(self.working, "ok") | dict.fromkeys(self.hearing, "got")
+        return {name: sort for name, sort in names.items() if not self.is_over(history) or name in self.feeding}
+
+    def settle(self, healed: float, places: dict[str, int], bound: float = BOUND) -> None:
+        """Wait until each client that must get on has done so since the world is whole again."""
+        folder, deadline = self.world.folder, healed + bound * self.slack
+        waiting = self.must_get_on(History())
+        while time.monotonic() < deadline:
+            for name, sort in list(waiting.items()):
+                if sort in sorts_since(folder / f"{name}.jsonl", places.get(name, 0), healed):
+                    del waiting[name]
+            over = read_history(file for name in waiting if (file := folder / f"{name}.jsonl").exists())
+            if not waiting.keys() & self.must_get_on(over).keys():
+                return
+            time.sleep(0.2)
 
     def is_over(self, history: History) -> bool:
         """Tell whether its clients have stopped for good, with an error that says why."""

@@ -11,6 +11,7 @@ from tests.faults.checker import (
     Evidence,
     Finding,
     Taken,
+    Window,
     check_made,
     check_reads,
     check_silence,
@@ -35,6 +36,12 @@ class Streams(Part):
         clients=("publish-strict", "publish-sent", "work-1", "work-2", "read-1"),
         streams=("IN", "OUT"),
         open_streams=("IN",),
+        permissions=(
+            "publish IN.>",
+            "publish OUT.>",
+            "publish $JS.API.CONSUMER.MSG.NEXT.IN.work",
+            "publish $JS.ACK.IN.>",
+        ),
     )
     working = aims.clients
 
@@ -64,7 +71,7 @@ class Streams(Part):
     def known_consumers(self) -> dict[str, set[str]]:
         return {"IN": {"work"}, "OUT": set()}
 
-    def check(self, history: History, faults: Sequence[str]) -> list[Finding]:
+    def check(self, history: History, faults: Sequence[Window]) -> list[Finding]:
         world = self.world
         sent = history.of("publish-")
         inside, outside = (world.asked(lambda plain, name=name: plain.read(name)) for name in ("IN", "OUT"))
@@ -109,7 +116,7 @@ class Sink(Part):
     endings = (("", "", 0.0), ("restore store", "", 4.0), ("old checkpoints", "sink-1", 3.0), ("recreate", "ROWS", 0.0))
 
     def is_over(self, history: History) -> bool:
-        return self.stopped_since(history, ("ROWS",), ("MarkerError",))
+        return self.stopped_since(history.of("sink-"), ("ROWS",), ("MarkerError",))
 
     def set_up(self) -> None:
         world = self.world
@@ -135,7 +142,7 @@ class Sink(Part):
     def known_consumers(self) -> dict[str, set[str]]:
         return {"ROWS": set()}
 
-    def check(self, history: History, faults: Sequence[str]) -> list[Finding]:
+    def check(self, history: History, faults: Sequence[Window]) -> list[Finding]:
         found = self.world.asked(lambda plain: plain.read("ROWS"))
         rows = [message.data.decode() for message in found if not message.subject.startswith("$PENSTOCK.")]
         mine = history.of("sink-")

@@ -18,12 +18,11 @@ from tests.faults.faults import KINDS, Step
 from tests.faults.history import read_history
 from tests.faults.leaks import Sampler, check_growth, check_left
 from tests.faults.nemesis import Aims, Nemesis, plan
-from tests.faults.part import BOUND, Part
+from tests.faults.part import BOUND, Moments, Part
 from tests.faults.parts import PARTS
 from tests.faults.spark_part import executors
 from tests.faults.world import World
 
-CALM = 4.0  # seconds in which clients go on in a world that is whole again, before they are asked to end
 LOG = "faults.jsonl"
 
 
@@ -62,6 +61,9 @@ class Setting:
         return {name: getattr(self, name) for name in ("seed", "seconds", "parts", "nodes", "plant", "small")}
 
 
+PRESSURE = Path("/proc/pressure/cpu")
+
+
 @dataclass
 class Outcome:
     """What came of a round."""
@@ -74,6 +76,8 @@ class Outcome:
     told: Counter[str] = field(default_factory=Counter)
     lives: int = 0
     seconds: float = 0.0
+    waited: float | None = None
+    """The share of the time in which somebody on this machine waited for a core, if the kernel tells it."""
     kept: Path | None = None
 
     def __str__(self) -> str:
@@ -81,7 +85,9 @@ class Outcome:
         said = ", ".join(f"{count} {kind}" for kind, count in sorted(self.outcomes.items()))
         told = ", ".join(f"{count} {kind}" for kind, count in sorted(self.told.items()))
         head = f"seed {self.setting.seed}, {'+'.join(self.setting.parts)}, {self.setting.nodes} node(s)"
-        text = f"{head}, {self.seconds:.0f} s: {done or 'no faults'}; operations: {said}; told: {told or 'nothing'}"
+        busy = "" if self.waited is None else f" (somebody waited for a core in {self.waited:.0%} of it)"
+        hit = f"{head}, {self.seconds:.0f} s{busy}: {done or 'no faults'}"
+        text = f"{hit}; operations: {said}; told: {told or 'nothing'}"
         return "\n".join([text, *(f"  FOUND {finding}" for finding in self.findings)])
 
 
@@ -95,13 +101,22 @@ def aims_of(parts: Sequence[str], kinds: frozenset[str] = frozenset(KINDS)) -> A
     return Aims(**joined, kinds=kinds)
 
 
-_LISTS = ("clients", "doubles", "streams", "open_streams", "drivers")
+_LISTS = ("clients", "doubles", "streams", "open_streams", "loose_streams", "permissions", "drivers")
+
+
+def waited_for_cores() -> float | None:
+    """Give the seconds so far in which something on this machine waited for a core; None if nobody counts them."""
+    try:
+        some = PRESSURE.read_text().splitlines()[0]
+    except OSError:
+        return None
+    return int(some.rpartition("total=")[2]) / 1e6
 
 
 def run_round(setting: Setting, say: Callable[[str], None] = lambda text: None, keep: Path | None = None) -> Outcome:
     """Run one round; what it leaves is kept below `keep` if anything was found."""
     outcome = Outcome(setting)
-    began = time.monotonic()
+    began, waited = time.monotonic(), waited_for_cores()
     folder = Path(tempfile.mkdtemp(prefix="penstock-faults-"))
     try:
         log = folder / LOG
@@ -114,6 +129,8 @@ def run_round(setting: Setting, say: Callable[[str], None] = lambda text: None, 
         finally:
             world.close()
         outcome.seconds = time.monotonic() - began
+        if waited is not None and (now := waited_for_cores()) is not None:
+            outcome.waited = (now - waited) / outcome.seconds
         (folder / "outcome.txt").write_text(f"{outcome}\n")
         if outcome.findings and keep is not None:
             outcome.kept = keep / f"seed-{setting.seed}-{'-'.join(setting.parts)}"
@@ -140,22 +157,26 @@ def _run(world: World, setting: Setting, outcome: Outcome, log: Path) -> None:
     try:
         nemesis.play(setting.planned(), setting.seconds)
         world.heal()
-        time.sleep(CALM)
-        end = time.monotonic()
+        places = {file.stem: file.stat().st_size for file in world.folder.glob("*-*.jsonl")}
+        moments = Moments(begin, time.monotonic())
+        for part in parts:
+            part.settle(moments.healed, places, setting.bound)
         for part in parts:
             part.finish()
     finally:
         sampler.stop()
         outcome.faults, outcome.missed = nemesis.done, nemesis.missed
     history = read_history(world.folder.glob("*-*.jsonl"))
-    faults = list(nemesis.done)
+    faults = nemesis.faults
     for part in parts:
         outcome.findings += part.check(history, faults)
-        outcome.findings += part.common(history, faults, nemesis.windows, (begin, end), setting.bound)
+        outcome.findings += part.common(history, faults, nemesis.windows, moments, setting.bound)
     known = {stream: names for part in parts for stream, names in part.known_consumers().items()}
     clean = [f"{note['client']}-{note['life']}" for note in history.said("end")]
     whole = "+".join(setting.parts)
-    outcome.findings += check_left(whole, world, clean, known, calm=not faults) + check_growth(whole, sampler.series)
+    outcome.findings += check_left(whole, world, clean, known, calm=not faults) + check_growth(
+        whole, sampler.series, sampler.subscriptions
+    )
     outcome.outcomes = Counter(one.outcome for one in history.operations)
     outcome.told = Counter(note["error"] for note in history.said("told") + history.said("stopped"))
     outcome.lives = len(history.said("begin"))

@@ -2,7 +2,8 @@
 
 Time is cut into rounds, each with a world, a seed and a plan of its own, so that what fails can be done again and made
 smaller. `--replay FILE` does once more what the log of a round says; `--shrink FILE` leaves faults out of it until it
-no longer fails. `--page` writes what the run found into docs/why/reliability.md.
+no longer fails, which a run does by itself with the first round that failed. `--page` writes what the run found into
+docs/why/reliability.md.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+
+from tools.reliability_page import PAGE, add_run, commit
 
 from tests.faults.faults import Step
 from tests.faults.nemesis import read_log, skipped
@@ -25,6 +28,9 @@ from tests.faults.rounds import LOG, Outcome, Setting, run_round, shrink
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "artifacts" / "faults"
 SECONDS = 75.0  # of a round
+MINUTES = 10.0  # for which the first round that failed is made smaller
+AFTER = 5.0  # seconds that a smaller round goes on behind its last fault
+SMALLER = "smaller.jsonl"
 TRIES = 2  # how often a smaller plan may pass before it counts as one that passes: moments are never the same
 
 
@@ -34,7 +40,7 @@ def settings(seed: int, parts: tuple[str, ...], seconds: float) -> Iterator[Sett
     while True:
         for chosen in (*((part,) for part in parts), *([parts] if len(parts) > 1 else [])):
             nodes = 3 if number % 3 == 2 else 1
-            small = nodes == 1 and chosen == ("jetstream",)
+            small = chosen == ("jetstream",)
             lasting = seconds * max(PARTS[name].pace for name in chosen) / min(part.pace for part in PARTS.values())
             yield Setting(seed * 1000 + number, lasting, chosen, nodes, small=small)
             number += 1
@@ -52,18 +58,55 @@ def write_setting(setting: Setting, file: Path) -> None:
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def make_smaller(setting: Setting, kinds: set[str], file: Path) -> Setting:
-    """Leave faults out while the same kinds of findings come; keep each smaller plan."""
+def make_smaller(
+    setting: Setting,
+    kinds: set[str],
+    file: Path,
+    minutes: float = float("inf"),
+    run: Callable[[Setting], Outcome] = run_round,
+) -> Setting:
+    """Leave faults out while the same kinds of findings come, for some minutes; keep each smaller plan."""
+    deadline = time.monotonic() + 60 * minutes
 
     def fails(smaller: Setting) -> bool:
         for _ in range(TRIES):
-            found = {finding.kind for finding in run_round(smaller).findings}
+            if time.monotonic() >= deadline:
+                return False  # the round that runs then comes to its end; none begins
+            found = {finding.kind for finding in run(shortened(smaller)).findings}
             if found & kinds:
-                write_setting(smaller, file)
+                write_setting(shortened(smaller), file)
                 return True
         return False
 
-    return shrink(setting, fails, say)
+    return shortened(shrink(setting, fails, say))
+
+
+def shortened(setting: Setting) -> Setting:
+    """Give a round that ends soon after its last fault."""
+    last = max((step.at + step.seconds for step in setting.planned()), default=0.0)
+    return replace(setting, steps=setting.planned(), seconds=min(setting.seconds, last + AFTER))
+
+
+def shrink_first(
+    outcomes: Sequence[Outcome], minutes: float, run: Callable[[Setting], Outcome] = run_round
+) -> Setting | None:
+    """Show the first round that failed, make it smaller for some minutes, and say what is left."""
+    failed = next((outcome for outcome in outcomes if outcome.findings and outcome.kept is not None), None)
+    if failed is None or failed.kept is None:
+        return None
+    setting = replace(failed.setting, steps=failed.setting.planned())
+    say(f"the first round that failed, seed {setting.seed}, had {len(setting.planned())} faults:")
+    say("\n".join([small(setting.planned()), *(f"  FOUND {finding}" for finding in failed.findings)]))
+    if minutes <= 0:
+        return None
+    say(f"faults are left out of it for as long as it fails, for up to {minutes:g} minutes")
+    file = failed.kept / SMALLER
+    smaller = make_smaller(setting, {finding.kind for finding in failed.findings}, file, minutes, run)
+    if not file.exists():
+        say("it did not fail again with fewer faults, so all of them are left")
+        return setting
+    say(f"faults that are left: {len(smaller.planned())}, in {file}:\n{small(smaller.planned())}")
+    return smaller
 
 
 def say(text: str) -> None:
@@ -90,6 +133,12 @@ def main() -> int:
     parser.add_argument("--plant", default="", help="break a client on purpose: the checker must find it")
     parser.add_argument("--replay", type=Path, help="do again what a log says")
     parser.add_argument("--shrink", type=Path, help="leave faults of a log out while it still fails")
+    parser.add_argument(
+        "--shrink-minutes",
+        type=float,
+        default=MINUTES,
+        help="for making the first failed round smaller; 0: not",
+    )
     parser.add_argument("--page", action="store_true", help="write what was found into docs/why/reliability.md")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))
@@ -108,7 +157,7 @@ def main() -> int:
         return 1 if outcome.findings else 0
     for name, why in skipped().items():
         say(f"not done here: {name}: {why}")
-    outcomes: list[Outcome] = []
+    at, outcomes = commit(ROOT), list[Outcome]()
     deadline = time.monotonic() + 60 * given.minutes
     for setting in settings(given.seed, parts, given.seconds):
         if time.monotonic() > deadline:
@@ -121,7 +170,8 @@ def main() -> int:
                 f"kept in {outcome.kept.relative_to(ROOT)}; again with: python -m tests.faults.run --replay "
                 f"{(outcome.kept / LOG).relative_to(ROOT)}"
             )
-    report(command(given), given.seed, outcomes, page=given.page)
+    report(command(given), at, given.seed, outcomes, page=given.page)
+    shrink_first(outcomes, given.shrink_minutes)
     return 1 if any(outcome.findings for outcome in outcomes) else 0
 
 
@@ -135,13 +185,14 @@ def command(given: argparse.Namespace) -> str:
     return f"make faults SEED={given.seed} MINUTES={given.minutes:g}{only}{extra}"
 
 
-def report(again: str, seed: int, outcomes: list[Outcome], *, page: bool) -> None:
+def report(again: str, at: str, seed: int, outcomes: list[Outcome], *, page: bool) -> None:
     """Add the rounds up, keep that as JSON, and write it into the page where that is wanted."""
     total: Counter[str] = sum((outcome.faults for outcome in outcomes), Counter())
     done: Counter[str] = sum((outcome.outcomes for outcome in outcomes), Counter())
     told: Counter[str] = sum((outcome.told for outcome in outcomes), Counter())
     line = {
         "command": again,
+        "commit": at,
         "rounds": len(outcomes),
         "faults": dict(sorted(total.items())),
         "operations": dict(sorted(done.items())),
@@ -157,9 +208,7 @@ def report(again: str, seed: int, outcomes: list[Outcome], *, page: bool) -> Non
         f"{file.relative_to(ROOT)}"
     )
     if page:
-        from tools.reliability_page import add_run
-
-        add_run(ROOT / "docs" / "why" / "reliability.md", line)
+        add_run(ROOT / PAGE, line)
 
 
 if __name__ == "__main__":

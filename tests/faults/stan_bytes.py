@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from tests.faults.history import Told
 from tests.faults.plain import Message, Plain, PlainError
 
 
@@ -101,11 +102,16 @@ class OldClient:
         for _ in range(60):
             answer = self.ask(f"_STAN.discover.{self.cluster}", body)
             if not answer.get(5):
-                names = {"pub": 1, "sub": 2, "close": 4, "subclose": 6}
+                names = {"pub": 1, "sub": 2, "close": 4, "subclose": 6, "ping": 7}
                 self.prefix = {name: answer[number].decode() for name, number in names.items()}
                 return
             time.sleep(0.5)
         raise PlainError(f"the gateway refuses: {answer[5].decode()}")
+
+    def ping(self) -> None:
+        """Ask whether the gateway still knows us, and end if it says that it does not."""
+        if reason := self.ask(self.prefix["ping"], record(f1=self.conn_id)).get(1):
+            raise Told("ChannelError", reason.decode())
 
     def close(self) -> None:
         """Leave in order."""

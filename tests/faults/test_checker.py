@@ -6,18 +6,37 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
-from tools.reliability_page import with_run
+import pytest
+from tools.reliability_page import PAGE, commit, with_run
 
 from tests.faults import checker, clock
 from tests.faults.allowed import allowed
-from tests.faults.checker import Evidence, Taken, Window, check_endings, check_made, check_progress, check_stored
+from tests.faults.checker import (
+    Evidence,
+    Taken,
+    Window,
+    check_endings,
+    check_made,
+    check_progress,
+    check_recovered,
+    check_stored,
+)
+from tests.faults.faults import KINDS
 from tests.faults.history import History, Operation, content
 from tests.faults.leaks import Sample, check_growth
-from tests.faults.parts import results_taken
+from tests.faults.part import Moments
+from tests.faults.parts import PARTS, results_taken
 from tests.faults.plain import Stored
-from tests.faults.rounds import Setting, shrink
+from tests.faults.rounds import Outcome, Setting, shrink, waited_for_cores
+from tests.faults.run import SECONDS, read_setting, settings, shrink_first
+from tests.faults.transport_parts import check_marks
+from tests.faults.world import World
 
 
 def done(*numbers: int, outcome: str = "ok", client: str = "p", **facts: object) -> list[Operation]:
@@ -106,6 +125,13 @@ def test_what_grows_is_found():
         assert (found.kind, f"b#2: {word}" in found.text, "a#1" in found.text) == (checker.LEAK, True, False)
 
 
+def test_subscriptions_that_grow_are_found():
+    """A life that subscribes and never unsubscribes is named; one whose connection is made anew now and then is not."""
+    flat = [0 if number % 20 == 0 else 5 for number in range(200)]
+    (found,) = check_growth("p", {}, {"a#1": flat, "b#1": [*range(200)]})
+    assert (found.kind, "b#1: subscriptions" in found.text, "a#1" in found.text) == (checker.LEAK, True, False)
+
+
 def test_a_clock_that_is_moved(tmp_path: Path):
     """A process sees its wall clock jump while it runs; its steady clock goes on, and sleeping is as ever."""
     assert clock.why_not() == "", "tests of the compiled modules need a C compiler, too"
@@ -155,12 +181,50 @@ def test_a_stall_is_one_only_while_nothing_is_done():
     assert check_progress("p", history, [Window(5.0, 20.0), Window(15.0, 22.0)], 0.0, 41.0, 30.0) == []
 
 
+def test_a_client_that_gets_nothing_done_once_the_world_is_whole_again_stalls():
+    """What came before, or later than the bound, does not count; what came since does, acknowledged or received."""
+    history = History(done(1, 40), [{"t": 45.0, "is": "got", "client": "p", "life": 1}])
+    assert check_recovered("p", history, 40.0, 3.0) == []
+    assert check_recovered("p", history, 41.0, 5.0, sort="got") == []
+    for healed, sort in ((41.0, "ok"), (30.0, "ok"), (41.0, "got"), (46.0, "got")):
+        assert [one.kind for one in check_recovered("p", history, healed, 3.0, sort=sort)] == [checker.STALL]
+
+
+def test_a_client_that_works_once_and_never_again_is_found_in_every_planned_round(tmp_path: Path):
+    """However many faults a plan has: what they excuse is over when the world is whole again."""
+    for seed in (1, 2, 3):
+        for setting in islice(settings(seed, tuple(PARTS), SECONDS), 14):
+            windows = [
+                Window(step.at, step.at + min(step.seconds, KINDS[step.kind].hinders)) for step in setting.planned()
+            ]
+            healed = max([setting.seconds, *(window.end for window in windows)])
+            for name in setting.parts:
+                world = SimpleNamespace(taken=[], kept={}, folder=tmp_path)
+                part = PARTS[name](cast("Any", world))
+                clients = part.must_get_on(History())
+                assert set(part.working) <= set(clients)
+                operations, notes = [], []
+                for client, sort in clients.items():
+                    operations += done(1, client=client) if sort == "ok" else []
+                    notes += [{"t": 1.5, "is": "got", "client": client, "life": 1}] if sort == "got" else []
+                moments = Moments(0.0, healed)
+                found = part.stalls(History(operations, notes), windows, moments)
+                texts = " ".join(finding.text for finding in found if finding.kind == checker.STALL)
+                assert not [client for client in clients if f"{client}: no" not in texts], setting
+
+
+def test_faults_that_nobody_has_to_wait_out_excuse_only_a_few_seconds():
+    """A clock that jumps, and a wire that is slow, let clients go on."""
+    short = {name for name, kind in KINDS.items() if kind.hinders < 5.0}
+    assert short == {"slow", "slow routes", "delay", "mirror", "clock jump"}
+
+
 def test_a_client_that_ends_says_why():
     """Without a word, or for a reason that nobody gave it, an end is a finding."""
     stopped = {"t": 1.0, "is": "stopped", "client": "p", "life": 1, "error": "DeniedError", "text": "may not"}
     history = History([], [stopped])
-    assert check_endings("p", history, [("p", 1)], lambda name, text: True) == []
-    found = check_endings("p", history, [("p", 1), ("p", 2)], lambda name, text: False)
+    assert check_endings("p", history, [("p", 1)], lambda name, text, moment: True) == []
+    found = check_endings("p", history, [("p", 1), ("p", 2)], lambda name, text, moment: False)
     assert [finding.kind for finding in found] == [checker.ENDED, checker.STOPPED]
 
 
@@ -174,6 +238,55 @@ def test_a_plan_follows_from_its_seed():
     assert not kinds & {"isolate", "step down", "disk full", "old folder", "second driver"}
 
 
+def test_every_part_meets_changes_of_its_world():
+    """Its streams lose messages, or are set back, and permissions go; Spark's processes are put to sleep."""
+    wanted = {
+        "chunks": {"purge", "delete", "mirror", "revoke", "restore store"},
+        "channels": {"purge", "delete", "mirror", "revoke", "restore store"},
+        "bus": {"revoke"},
+        "spark": {"sleep worker", "sleep executor", "kill worker", "kill executor"},
+    }
+    for part, kinds in wanted.items():
+        planned = {step.kind for seed in (1, 3, 5) for step in Setting(seed, 600.0, (part,)).planned()}
+        assert kinds <= planned, part
+
+
+def test_a_node_that_follows_is_hit_too():
+    """More often it is the one that leads; without a stream it is any."""
+    nodes = [object(), object(), object()]
+    world = cast("Any", SimpleNamespace(leader=lambda stream: nodes[1], server=SimpleNamespace(nodes=nodes)))
+    chosen = [World.node(world, "S", number / 100) for number in range(100)]
+    counts = [chosen.count(node) for node in nodes]
+    assert counts[1] > 50
+    assert min(counts) > 10
+    assert {World.node(world, "", number / 10) for number in range(10)} == set(nodes)
+
+
+def test_only_what_stood_where_a_change_took_it_is_excused():
+    """It must have been seen there, and sent before; another stream or place excuses nothing."""
+    first, second, later = done(1, 2, 30)
+    seen = {("S", "p-1-1"): {7}, ("S", "p-1-2"): {8}, ("S", "p-1-30"): {7}}
+    world = cast("Any", SimpleNamespace(seen=seen, taken=[Taken("S", 10.0, above=6, most=7)]))
+    assert [World.takes(world, "S", one) for one in (first, second, later)] == [True, False, False]
+    assert not World.takes(world, "T", first)
+
+
+def test_what_comes_again_has_a_mark_unless_the_stream_was_set_back():
+    """A sequence that was taken is given anew; the message that has it now is new, and what it was before is gone."""
+
+    def heard(at: float, seq: int, op: str, again: bool = False) -> dict[str, Any]:
+        return {"t": at, "seq": seq, "op": op, "again": again}
+
+    sent = History(done(1, 2, 3, 20))
+    before = [heard(1.6, 1, "p-1-1"), heard(2.6, 2, "p-1-2"), heard(3.6, 3, "p-1-3")]
+    assert check_marks([*before, heard(4.0, 2, "p-1-2", True)], sent) == []
+    assert check_marks([*before, heard(4.0, 2, "p-1-2")], sent) == ["sequence 2 again without a mark"]
+    assert check_marks([*before, heard(21.0, 2, "p-1-20")], sent) == ["sequence 2 after 3"]
+    back = [Taken("S", 10.0, above=1)]
+    assert check_marks([*before, heard(21.0, 2, "p-1-20")], sent, back) == []
+    assert check_marks([*before, heard(21.0, 1, "p-1-20")], sent, [Taken("S", 10.0, above=2)]) != []
+
+
 def test_a_round_is_made_as_small_as_it_still_fails():
     """Of many faults the two are left that fail together."""
     setting = Setting(7, 60.0, ("jetstream",))
@@ -183,21 +296,102 @@ def test_a_round_is_made_as_small_as_it_still_fails():
     assert set(smaller.planned()) == wanted
 
 
+def test_the_first_round_that_failed_is_made_smaller_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """The plan that is left is short, can be done again from its file, and is printed with what was found."""
+    setting = Setting(7, 60.0, ("jetstream",))
+    wanted = setting.planned()[3]
+    found = [checker.Finding(checker.LOST, "publish", "p-1-1")]
+    tried: list[Setting] = []
+
+    def run(one: Setting) -> Outcome:
+        tried.append(one)
+        return Outcome(one, found if wanted in one.planned() else [])
+
+    failed = Outcome(setting, found, kept=tmp_path)
+    smaller = shrink_first([Outcome(setting), failed, Outcome(replace(setting, seed=8), found)], 5.0, run)
+    assert smaller is not None
+    assert smaller.planned() == (wanted,)
+    assert smaller.seconds <= wanted.at + wanted.seconds + 5.0
+    assert read_setting(tmp_path / "smaller.jsonl") == smaller
+    said = capsys.readouterr().out
+    assert "FOUND publish: acknowledged and not found: p-1-1" in said
+    assert "faults that are left: 1, in" in said
+    assert f"{wanted.kind} {wanted.target}" in said
+
+
+def test_a_round_is_made_smaller_only_for_as_long_as_was_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """With no time for it nothing is run; a round that does not fail again keeps all of its faults."""
+    setting, tried = Setting(7, 20.0, ("jetstream",)), list[Setting]()
+
+    def run(one: Setting) -> Outcome:
+        tried.append(one)
+        return Outcome(one)
+
+    failed = Outcome(setting, [checker.Finding(checker.LOST, "publish", "p-1-1")], kept=tmp_path)
+    assert shrink_first([failed], 0.0, run) is None
+    assert shrink_first([failed], 1e-9, run) == replace(setting, steps=setting.planned())
+    assert tried == []
+    assert shrink_first([failed], 5.0, run) == replace(setting, steps=setting.planned())
+    assert "all of them are left" in capsys.readouterr().out
+
+
 def test_what_may_stop_is_read_from_the_table():
     """An error is allowed after a change only if the guarantees say for it that it is told, and it has a text."""
-    judge = allowed("read", ["purge"])
-    assert judge("DataLossError", "gone")
-    assert not judge("DataLossError", "")
-    assert not judge("DeadlineError", "late")
-    assert not allowed("read", ["mirror"])("DataLossError", "gone")
-    assert allowed("work", ["recreate"])("NotFoundError", "gone")
+    judge = allowed("read", [Window(5.0, 6.0, "purge")])
+    assert judge("DataLossError", "gone", 5.5)
+    assert not judge("DataLossError", "", 5.5)
+    assert not judge("DeadlineError", "late", 5.5)
+    assert not allowed("read", [Window(5.0, 6.0, "mirror")])("DataLossError", "gone", 5.5)
+    assert allowed("work", [Window(5.0, 5.0, "recreate")])("NotFoundError", "gone", 60.0)
+
+
+def test_what_is_done_later_excuses_nothing_earlier():
+    """An error is allowed by what had begun when it came; it may outlast that, and the clock rounds a little."""
+    judge = allowed("read", [Window(20.0, 21.0, "purge"), Window(5.0, 6.0, "purge"), Window(9.0, 9.5, "kill")])
+    assert [judge("DataLossError", "gone", moment) for moment in (4.9, 4.9999, 6.5)] == [False, True, True]
+    assert [judge("DeadlineError", "late", moment) for moment in (8.5, 9.0)] == [False, True]
 
 
 def test_a_run_writes_its_row_into_the_page():
     """A command has one row, that of its last run."""
     page = "## What the runs found\n\n| command |\n|---|\n\nMore.\n\n## Faults by kind\n\nnone\n\n"
-    run = {"command": "make faults SEED=1", "rounds": 2, "faults": {"kill": 3}, "operations": {"ok": 1000}}
+    run = {
+        "command": "make faults SEED=1",
+        "commit": "1234abcd+",
+        "rounds": 2,
+        "faults": {"kill": 3},
+        "operations": {"ok": 1000},
+    }
     run |= {"told": {}, "findings": [], "skipped": {"clock jump": "no"}}
     text = with_run(with_run(page, run), {**run, "rounds": 3})
     assert text.count("`make faults SEED=1`") == 2
-    assert "| 3 | 3 | 1,000, 0, 0 | none | 0 |" in text
+    assert "| `make faults SEED=1` | 1234abcd+ | 3 | 3 | 1,000, 0, 0 | none | 0 |" in text
+
+
+def test_a_run_names_the_commit_it_ran_at(tmp_path: Path):
+    """It is the short name of it; a + says that something was changed or added since; outside it is not known."""
+    env = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+
+    def git(*words: str) -> str:
+        who = ("-c", "user.name=somebody", "-c", "user.email=somebody@localhost")
+        done = subprocess.run(["git", *who, *words], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    assert commit(tmp_path) == "–"
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "first")
+    page = tmp_path / PAGE
+    page.parent.mkdir(parents=True)
+    page.touch()  # a run before this one wrote its row
+    assert commit(tmp_path) == git("rev-parse", "--short", "HEAD")
+    (tmp_path / "new").touch()
+    assert commit(tmp_path) == git("rev-parse", "--short", "HEAD") + "+"
+
+
+def test_a_round_says_how_busy_the_machine_was():
+    """Whoever judges a finding sees whether the machine had a core for everybody, if the kernel counts that."""
+    outcome = Outcome(Setting(1, 10.0))
+    assert "waited for a core" not in str(outcome)
+    outcome.seconds, outcome.waited = 20.0, 0.834
+    assert "20 s (somebody waited for a core in 83% of it): no faults" in str(outcome)
+    assert waited_for_cores() is None or 0 < waited_for_cores() < time.clock_gettime(time.CLOCK_BOOTTIME) * 2

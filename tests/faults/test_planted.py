@@ -52,6 +52,32 @@ def test_leaks_stalls_and_other_bytes_are_found(monkeypatch: pytest.MonkeyPatch)
     texts = [finding.text for finding in found.findings if finding.kind == checker.LEAK]
     assert any("process" in text and "file left-" in text for text in texts)
     assert any("files" in text for text in texts)
+    assert any("publish-strict#1: subscriptions" in text for text in texts)
+
+
+@pytest.mark.timeout(280)
+def test_clients_that_do_nothing_any_more_are_found_beside_faults() -> None:
+    """Faults leave hardly a quiet moment; whoever has stopped working does not go on when they are over."""
+    steps = (
+        Step(0, 0.5, "clock jump", "read-1", 9.0, 0.9),
+        Step(1, 1.0, "slow", "", 4.0, 0.5),
+        Step(2, 2.0, "kill", "work-1"),
+        Step(3, 3.0, "sleep", "bus-handler", 1.0),
+        Step(4, 5.0, "delay", "", 3.0, 0.5),
+        Step(5, 6.0, "node kill", "IN", 1.0),
+        Step(6, 7.0, "hold", "", 2.0),
+    )
+    stalled = ["publish-sent", "read-1", "bus-requester", "chunks-sender", "stored-sender"]
+    plant = ",".join(f"{name}=stalls" for name in stalled)
+    setting = Setting(7, 9.0, ("jetstream", "chunks", "bus"), plant=plant, steps=steps, bound=25.0)
+    found = run_round(setting, print).findings
+    assert {finding.kind for finding in found} == {checker.STALL}
+    texts = " ".join(finding.text for finding in found)
+    heard = ["chunks-receiver", "stored-reader"]  # nobody sends to them
+    assert {word for word in [*stalled, *heard, "publish-strict", "work-1", "work-2"] if f"{word}: no" in texts} == {
+        *stalled,
+        *heard,
+    }
 
 
 @pytest.mark.timeout(280)

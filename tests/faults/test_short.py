@@ -36,7 +36,7 @@ def test_a_few_faults_of_streams_and_sink(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(280)
 def test_a_few_faults_of_what_travels_beside_streams() -> None:
-    """Payloads, replies and channels over kills of both sides, a cut and a killed node: whole, or an error."""
+    """Payloads, replies and channels over kills, cuts, purges and lost permissions: whole, or an error."""
     steps = [
         Step(0, 2.0, "kill", "channels-gateway"),
         Step(1, 2.5, "cut"),
@@ -45,7 +45,12 @@ def test_a_few_faults_of_what_travels_beside_streams() -> None:
         Step(4, 4.0, "sleep", "stored-reader", 1.0),
         Step(5, 4.5, "node kill", "CHUNKS", 0.3),
         Step(6, 6.0, "kill", "old-subscriber"),
+        Step(7, 6.5, "delete", "CHUNKS", 0.0, 0.7),
+        Step(8, 7.0, "purge", "faults:orders"),
+        Step(9, 7.2, "revoke", "publish faults0", 1.0),
+        Step(10, 8.5, "purge", "CHUNKS"),
+        Step(11, 9.0, "revoke", "publish chan.>", 1.0),
     ]
-    outcome = run_round(Setting(6, 7.0, ("chunks", "bus", "channels"), steps=tuple(steps)), print)
+    outcome = run_round(Setting(6, 10.0, ("chunks", "bus", "channels"), steps=tuple(steps)), print)
     assert not outcome.findings
     assert outcome.faults.total() == len(steps)

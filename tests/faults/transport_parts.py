@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
+from penstock.channels.names import state_stream, stream_name
 from tests.faults.checker import (
     ALIEN,
     LOST,
@@ -11,15 +14,20 @@ from tests.faults.checker import (
     REPEATED,
     Evidence,
     Finding,
+    Taken,
+    Window,
     check_reads,
     check_stored,
     shown,
 )
+from tests.faults.clients.channels import CHANNEL, CLUSTER
 from tests.faults.clients.chunks import digest, payload
-from tests.faults.history import History, read_history
+from tests.faults.history import History, Operation, op_of, read_history
 from tests.faults.nemesis import Aims
 from tests.faults.part import DRAIN, Part
-from tests.faults.plain import Plain, Stored
+from tests.faults.plain import Plain
+
+STREAM = stream_name(CLUSTER, CHANNEL)  # of the channel
 
 
 class Chunks(Part):
@@ -30,12 +38,15 @@ class Chunks(Part):
     aims = Aims(
         clients=("chunks-sender", "chunks-receiver", "stored-sender", "stored-reader"),
         streams=("CHUNKS",),
-        kinds=Aims().kinds - {"restore store"},
+        loose_streams=("CHUNKS",),
+        permissions=("publish stored.data.>", "publish core.data", "subscribe core.data"),
     )
     working = ("chunks-sender", "stored-sender")
+    hearing = ("chunks-receiver", "stored-reader")
 
     def set_up(self) -> None:
         self.world.make_stream("CHUNKS", subjects=["stored.data.*"])
+        self.world.names["CHUNKS"] = lambda message: message.headers.get("x-msg-id")
         roles = {"chunks-sender": "send", "chunks-receiver": "receive"}
         for name, role in (roles | {"stored-sender": "store", "stored-reader": "consume"}).items():
             self.add(name, "chunks", role=role)
@@ -54,7 +65,7 @@ class Chunks(Part):
     def known_consumers(self) -> dict[str, set[str]]:
         return {"CHUNKS": {"faults"}}
 
-    def check(self, history: History, faults: Sequence[str]) -> list[Finding]:
+    def check(self, history: History, faults: Sequence[Window]) -> list[Finding]:
         findings = []
         for kind in ("chunks", "stored"):
             mine = history.of(f"{kind}-")
@@ -69,7 +80,9 @@ class Chunks(Part):
                 if twice:
                     findings.append(Finding(REPEATED, kind, f"received {shown(twice)}"))
             else:
-                done = [one.op for one in mine.operations if one.outcome == "ok"]
+                done = [
+                    one.op for one in mine.operations if one.outcome == "ok" and not self.world.takes("CHUNKS", one)
+                ]
                 if lost := sorted(set(done) - {op for op, _ in got}):
                     findings.append(Finding(LOST, kind, f"never given to a reader: {shown(lost)}"))
                 findings += self._check_stream(done)
@@ -94,7 +107,11 @@ class Conversations(Part):
 
     name = "bus"
     kinds = ("bus",)
-    aims = Aims(clients=("bus-handler", "bus-requester"), kinds=Aims().kinds - {"node freeze"})
+    aims = Aims(
+        clients=("bus-handler", "bus-requester"),
+        permissions=("publish faults0", "publish faults1", "subscribe faults0"),
+        kinds=Aims().kinds - {"node freeze"},
+    )
     working = ("bus-requester",)
 
     def set_up(self) -> None:
@@ -104,7 +121,7 @@ class Conversations(Part):
     def finish(self) -> None:
         self.late += self.world.crew.leave("bus-requester", DRAIN) + self.world.crew.leave("bus-", DRAIN)
 
-    def check(self, history: History, faults: Sequence[str]) -> list[Finding]:
+    def check(self, history: History, faults: Sequence[Window]) -> list[Finding]:
         return check_reads("bus", history.of("bus-"))
 
 
@@ -113,20 +130,24 @@ class Channels(Part):
 
     name = "channels"
     kinds = ("channels",)
-    aims = Aims(clients=("channels-gateway", "old-publisher", "old-subscriber"), kinds=Aims().kinds - {"restore store"})
+    aims = Aims(
+        clients=("channels-gateway", "old-publisher", "old-subscriber"),
+        streams=(STREAM,),
+        loose_streams=(STREAM,),
+        permissions=("publish chan.>", f"publish $JS.API.DIRECT.GET.{STREAM}"),
+    )
     working = ("old-publisher",)
+    hearing = ("old-subscriber",)
 
     def set_up(self) -> None:
-        self.add("channels-gateway", "channels", role="serve")
+        self.world.names[STREAM] = lambda message: op_of(message.data)
+        self.add("channels-gateway", "channels", role="serve", replicas=self.world.nodes)
         self.add("old-publisher", "channels", role="publish")
         self.add("old-subscriber", "channels", role="subscribe")
 
-    def _stream(self) -> str:
-        return next(name for name in self.world.streams() if name.startswith("faults:") and name.endswith("orders"))
-
     def finish(self) -> None:
         self.late += self.world.crew.leave("old-publisher", DRAIN)
-        self.stored = self.world.asked(lambda plain: plain.read(self._stream()))
+        self.stored = self.world.asked(lambda plain: plain.read(STREAM))
         last = max((message.sequence for message in self.stored), default=0)
 
         def all_come(plain: Plain) -> bool:
@@ -136,24 +157,58 @@ class Channels(Part):
         self._drained(all_come, "the subscriber of the channel")
         self.late += self.world.crew.leave("old-", DRAIN) + self.world.crew.leave("channels-", DRAIN)
 
-    def check(self, history: History, faults: Sequence[str]) -> list[Finding]:
+    def known_consumers(self) -> dict[str, set[str]]:
+        return {STREAM: set(), state_stream(CLUSTER): set()}
+
+    def check(self, history: History, faults: Sequence[Window]) -> list[Finding]:
         sent, heard = history.of("old-publisher"), history.of("old-subscriber").said("got")
-        evidence = Evidence("channels", "orders", sent, self.stored, repeats="unsure")
-        findings = check_stored(evidence)
-        stored: list[Stored] = list(self.stored)
-        if lost := sorted({message.sequence for message in stored} - {note["seq"] for note in heard}):
-            findings.append(Finding(LOST, "channels", f"never delivered: sequences {shown(lost)}"))
-        wrong, highest, seen = [], 0, set()
+        world = self.world
         for note in heard:
-            if not note["again"]:
-                if note["seq"] in seen:
-                    wrong.append(f"sequence {note['seq']} again without a mark")
-                elif note["seq"] < highest:
-                    wrong.append(f"sequence {note['seq']} after {highest}")
-                highest = max(highest, note["seq"])
-            seen.add(note["seq"])
-        if wrong:
+            world.seen[STREAM, note["op"]].add(note["seq"])
+        excused = {one.op for one in sent.operations if world.takes(STREAM, one)}
+        kept = History([one for one in sent.operations if one.outcome != "ok" or one.op not in excused])
+        evidence = Evidence("channels", "orders", sent, self.stored, repeats="unsure")
+        findings = [one for one in check_stored(evidence) if one.kind != LOST]
+        findings += [one for one in check_stored(replace(evidence, history=kept)) if one.kind == LOST]
+        got = {(note["seq"], note["op"]) for note in heard}
+        places = {(message.sequence, op_of(message.data)) for message in self.stored}
+        if lost := sorted(sequence for sequence, _ in places - got):
+            findings.append(Finding(LOST, "channels", f"never delivered: sequences {shown(lost)}"))
+        set_back = [one for one in world.taken if one.stream == STREAM and one.most is None]
+        if wrong := check_marks(heard, sent, set_back):
             findings.append(Finding(REPEATED, "channels", shown(wrong)))
         if damaged := [note["seq"] for note in heard if note["op"] == "?"]:
             findings.append(Finding(PAYLOAD, "channels", f"sequences {shown(damaged)}"))
         return findings
+
+
+def check_marks(heard: Sequence[dict[str, Any]], sent: History, set_back: Sequence[Taken] = ()) -> list[str]:
+    """Name what came to a subscriber a second time, or after something newer, without the mark of a redelivery.
+
+    Sequences that were taken when the stream was set back are given anew; what had one of them before is not newer.
+    """
+    began = {one.op: one for one in sent.operations}
+    wrong: list[str] = []
+    seen: set[tuple[int, str]] = set()
+    before: list[dict[str, Any]] = []
+    highest, last = 0, float("-inf")
+    for note in heard:
+        back = [one for one in set_back if one.until <= note["t"]]
+        since = max((one.until for one in back), default=last)
+        if since > last:
+            highest, last = max((one["seq"] for one in before if not _gone(one, began, back)), default=0), since
+        if not note["again"]:
+            if (note["seq"], note["op"]) in seen:
+                wrong.append(f"sequence {note['seq']} again without a mark")
+            elif note["seq"] < highest:
+                wrong.append(f"sequence {note['seq']} after {highest}")
+            if not _gone(note, began, back):
+                highest = max(highest, note["seq"])
+            before.append(note)
+        seen.add((note["seq"], note["op"]))
+    return wrong
+
+
+def _gone(note: dict[str, Any], began: dict[str, Operation], back: Sequence[Taken]) -> bool:
+    one = began.get(note["op"])
+    return one is not None and any(taken.takes(replace(one, facts={"seq": note["seq"]})) for taken in back)

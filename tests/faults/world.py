@@ -5,8 +5,10 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,17 +17,25 @@ from urllib.parse import urlsplit
 from penstock.server import Node, Server
 from tests.faults.checker import Taken
 from tests.faults.crew import Crew
-from tests.faults.history import read_history
+from tests.faults.history import Operation, read_history
 from tests.faults.net import Wires
-from tests.faults.plain import Plain, PlainError
+from tests.faults.plain import Plain, PlainError, Stored
 from tests.faults.routes import Routes
 from tests.live.reloading import reload
 
-DENIED, ALLOWED = 'deny: ["fault.denied"]', 'deny: ["fault.nothing"]'
+LEADS = 0.6  # how often a fault of a node is one of the node that leads
+NOTHING = "fault.nothing"
+
+
+def permissions(publish: str = NOTHING, subscribe: str = NOTHING) -> str:
+    """Give the permissions of the clients, who may do everything but what is named."""
+    return f'permissions: {{publish: {{deny: ["{publish}"]}}, subscribe: {{deny: ["{subscribe}"]}}}}'
+
+
 USERS = (
     "authorization { users: [\n"
     '  {user: "plain", password: "plain"}\n'
-    f'  {{user: "app", password: "app", permissions: {{publish: {{{ALLOWED}}}}}}}\n'
+    f'  {{user: "app", password: "app", {permissions()}}}\n'
     "] }\n"
 )
 
@@ -33,6 +43,7 @@ USERS = (
 def mount(folder: Path, megabytes: int = 256) -> bool:
     """Put a small file system in memory at a folder; False if that is not allowed here."""
     command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "penstock-faults", str(folder)]
+    folder.mkdir(exist_ok=True)
     with suppress(OSError):
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
     return False
@@ -50,10 +61,16 @@ class World:
         self.folder, self.seed, self.nodes = folder, seed, nodes
         self.store = folder / "store"
         self.store.mkdir()
-        self._mounted = small and mount(self.store)
+        self.disks = [self.store] if nodes == 1 else [self.store / f"n{number}" for number in range(1, nodes + 1)]
+        """Where each node has its store."""
+        self._mounted = [disk for disk in self.disks if small and mount(disk)]
         self.kept: dict[str, Any] = {}
         """What a fault keeps for a later one, such as the copy of a store."""
         self.taken: list[Taken] = []
+        self.names: dict[str, Callable[[Stored], str | None]] = {}
+        """How the operation of a message is found, for streams that are looked at before something is taken there."""
+        self.seen: dict[tuple[str, str | None], set[int]] = defaultdict(set)
+        """Where operations stood in these streams when they were looked at: sequences, by stream and operation."""
         self.server = Server(
             nodes=nodes, store=self.store, sync="2m", auth=False, config=USERS, on_loss="tell", start_timeout=180
         )
@@ -107,14 +124,25 @@ class World:
                 return next((node for node in self.server.nodes if node.name == name), self.server.nodes[0])
         return self.server.nodes[0]
 
-    def permit(self, subject: str | None) -> None:
-        """Forbid the clients to publish to a subject, or give everything back."""
+    def node(self, stream: str, dice: float) -> Node:
+        """Choose a node: more often the one that leads a stream, else one of the others; any if no stream is named."""
+        nodes = self.server.nodes
+        if stream:
+            leader = self.leader(stream)
+            others = [node for node in nodes if node is not leader]
+            if dice < LEADS or not others:
+                return leader
+            nodes, dice = others, (dice - LEADS) / (1 - LEADS)
+        return nodes[int(dice * len(nodes))]
+
+    def permit(self, denied: str = "") -> None:
+        """Forbid the clients what is named, such as "publish IN.>" or "subscribe core.data", or allow everything."""
+        after = permissions(**dict([denied.split()] if denied else []))
         for node in self.server.nodes:
             if node.alive and not node.paused:
                 text = node._config.read_text()
-                denied = next((line for line in text.splitlines() if 'user: "app"' in line), "")
-                there = denied[denied.index("deny:") : denied.index("]") + 1]
-                after = ALLOWED if subject is None else f'deny: ["{subject}"]'
+                line = next(line for line in text.splitlines() if 'user: "app"' in line)
+                there = line[line.index("permissions:") : line.rindex("}")]
                 if there != after:
                     reload(SimpleNamespace(nodes=[node]), there, after)  # type: ignore[arg-type]
 
@@ -133,14 +161,32 @@ class World:
     def put_store_back(self) -> None:
         """Put the copy in the place of the store."""
         node = self.server.nodes[0]
-        node.stop()
-        for inside in self.store.iterdir():
-            shutil.rmtree(inside) if inside.is_dir() else inside.unlink()
-        shutil.copytree(self.folder / "copy", self.store, dirs_exist_ok=True)
-        node.start()
-        now = time.monotonic()
+        with self.wires.closed():
+            for name in self.names:
+                self.look(name)
+            node.stop()
+            for inside in self.store.iterdir():
+                shutil.rmtree(inside) if inside.is_dir() else inside.unlink()
+            shutil.copytree(self.folder / "copy", self.store, dirs_exist_ok=True)
+            node.start()
+            now = time.monotonic()
         for name, state in self.kept["store"].items():
             self.taken.append(Taken(name, now, above=int(state["last_seq"])))
+
+    def look(self, stream: str) -> int | None:
+        """Write down what a stream holds whose acknowledgements name no sequence; give its last sequence."""
+        if stream not in self.names:
+            return None
+        found = self.asked(lambda plain: plain.read(stream))
+        for message in found:
+            self.seen[stream, self.names[stream](message)].add(message.sequence)
+        return max((message.sequence for message in found), default=0)
+
+    def takes(self, stream: str, one: Operation) -> bool:
+        """Tell whether something of an operation stood in a stream where a change took it by right."""
+        mine = self.seen.get((stream, one.op), ())
+        changes = [taken for taken in self.taken if taken.stream == stream]
+        return any(taken.takes(replace(one, facts={"seq": sequence})) for taken in changes for sequence in mine)
 
     def wait_for_work(self, client: str, *, life: int = 1, patience: float = 300.0) -> bool:
         """Wait until a client has got something acknowledged in a life, or in a later one."""
@@ -165,7 +211,7 @@ class World:
             if node.paused:
                 node.resume()
             node.start()
-        self.permit(None)
+        self.permit()
         self.crew.heal()
 
     def close(self) -> None:
@@ -175,5 +221,5 @@ class World:
         self.server.stop()
         if self.routes is not None:
             self.routes.close()
-        if self._mounted:
-            unmount(self.store)
+        for disk in self._mounted:
+            unmount(disk)

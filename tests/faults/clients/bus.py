@@ -1,4 +1,7 @@
-"""Both sides of the bus, as `role` says: a handler that answers with numbered elements, and a requester that counts."""
+"""Both sides of the bus, as `role` says: a handler that answers with numbered elements, and a requester that counts.
+
+`plant`: "skips" leaves the last element out of some replies, "stalls" asks for nothing any more after a while.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +42,9 @@ async def _ask(bus: Bus, given: dict[str, Any], ledger: Ledger, over: asyncio.Ev
     asked = 0
     while not over.is_set():
         asked += 1
+        if given.get("plant") == "stalls" and asked > 5:
+            await over.wait()
+            return
         begin, count = chance.randrange(1000), chance.choice([1, 30, 400])
         op = f"{given['client']}-{given['life']}-{asked}-{begin}-{count}"
         ledger.note("invoke", op, start=begin, end=begin + count)

@@ -8,11 +8,13 @@ import time
 from typing import Any
 
 from penstock.channels import Gateway
+from penstock.options import ConnectionOptions
 from tests.faults.history import Ledger, content, op_of
 from tests.faults.plain import PlainError
 from tests.faults.stan_bytes import OldClient, parse, record
 
 CLUSTER, CHANNEL = "faults", "orders"
+PATIENCE = 3  # seconds in which nothing came, until a subscriber asks whether the gateway still knows it
 
 
 def run(given: dict[str, Any], ledger: Ledger, over: threading.Event) -> None:
@@ -22,7 +24,12 @@ def run(given: dict[str, Any], ledger: Ledger, over: threading.Event) -> None:
 
 def _serve(given: dict[str, Any], ledger: Ledger, over: threading.Event) -> None:
     async def main() -> None:
-        gateway = Gateway(given["url"], cluster_id=CLUSTER, subject_prefix="chan.")
+        gateway = Gateway(
+            ConnectionOptions(given["url"], name=given["client"]),
+            cluster_id=CLUSTER,
+            subject_prefix="chan.",
+            replicas=given["replicas"],
+        )
         await gateway.start()
         try:
             while not over.is_set():
@@ -62,6 +69,8 @@ def _publish(given: dict[str, Any], ledger: Ledger, over: threading.Event) -> No
                         ledger.note("ok", op, tries=waiting.pop(op))
                 if not waiting:
                     break
+            if waiting:
+                old.ping()
         for op, tries in waiting.items():
             ledger.note("unknown", op, why="no ack", tries=tries)
     old.close()
@@ -76,8 +85,13 @@ def _subscribe(given: dict[str, Any], ledger: Ledger, over: threading.Event) -> 
     if answer.get(3):
         raise PlainError(answer[3].decode())
     acks = answer[2].decode()
+    quiet = 0
     while not over.is_set():
+        quiet += 1
+        if quiet % PATIENCE == 0:
+            old.ping()
         for message in old.heard(1.0):
+            quiet = 0
             if message.subject.endswith(".in"):
                 found = parse(message.data)
                 op = op_of(found.get(4, b""))

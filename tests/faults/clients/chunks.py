@@ -1,6 +1,6 @@
 """Large payloads: sends them in chunks, stores them, or receives them, as `role` says.
 
-`plant`: "halves" says stored of a payload of which it stored nothing.
+`plant`: "halves" says stored of a payload of which it stored nothing; "stalls" does nothing any more after a while.
 """
 
 from __future__ import annotations
@@ -48,6 +48,9 @@ async def _send(nc: Any, given: dict[str, Any], ledger: Ledger, over: asyncio.Ev
     number = 0
     while not over.is_set():
         number += 1
+        if given.get("plant") == "stalls" and number > 5:
+            await over.wait()
+            return
         op = f"{given['client']}-{given['life']}-{number}"
         ledger.note("invoke", op)
         for tries in range(1, 20):
@@ -69,8 +72,13 @@ async def _send(nc: Any, given: dict[str, Any], ledger: Ledger, over: asyncio.Ev
 
 
 async def _receive(nc: Any, given: dict[str, Any], ledger: Ledger, over: asyncio.Event) -> None:
+    count = 0
+
     def got(message_id: str, data: bytes) -> None:
-        ledger.note("got", message_id, digest=digest(data))
+        nonlocal count
+        count += 1
+        if given.get("plant") != "stalls" or count < 5:
+            ledger.note("got", message_id, digest=digest(data))
 
     async with Assembler(nc, timeout=10.0, handler=got) as assembler:
         await assembler.subscribe("core.data")

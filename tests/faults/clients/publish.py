@@ -71,6 +71,7 @@ async def run(given: dict[str, Any], ledger: Ledger, over: asyncio.Event) -> Non
                 await over.wait()
             if plant == "leaks":
                 _leak(number)
+                await nc.subscribe(f"left.{number}")
             if order == "sent" and number % 100 == 0 and acked:  # an id that is used again adds nothing
                 await send(acked[-1], content(acked[-1], bool(given.get("bare"))), again=True)
             for op in ops:

@@ -12,6 +12,7 @@ import threading
 from typing import Any
 
 from penstock.errors import DataLossError, PenstockError
+from penstock.options import ConnectionOptions
 from penstock.wire.bulk import BulkConnection
 from tests.faults.history import Ledger
 from tests.faults.plain import Plain, PlainError
@@ -43,7 +44,7 @@ def run(given: dict[str, Any], ledger: Ledger, over: threading.Event) -> None:
     """Read until it is over."""
     chance = random.Random(given["seed"] * 1000 + given["life"])
     stream, number = given["stream"], 0
-    with BulkConnection(given["url"]) as bulk:
+    with BulkConnection(ConnectionOptions(given["url"], name=given["client"])) as bulk:
         while not over.wait(0.2):
             number += 1
             if given.get("plant") == "stalls" and number > 5:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-__all__ = ["forms", "leaks", "leaks_in_files"]
+__all__ = ["files_in", "forms", "leaks", "leaks_in_files"]
 
 _TELLING = 16  # a piece that is shorter may stand somewhere by chance
 
@@ -40,8 +40,16 @@ def _found(data: bytes, secrets: Iterable[str]) -> Iterator[str]:
                 yield f"{secret[:12]}… after {data[max(0, place - 120) : place].decode(errors='replace')!r}"
 
 
+def files_in(folder: Path) -> list[Path]:
+    """Give all files of a folder; AssertionError if there are none, as a search of nothing proves nothing."""
+    found = sorted(file for file in folder.rglob("*") if file.is_file())
+    assert found, f"nothing was written to {folder}"
+    return found
+
+
 def leaks_in_files(folder: Path, secrets: Iterable[str]) -> list[str]:
-    """Look through all files of a folder."""
+    """Look through all files of a folder, of which there must be some."""
     kept = list(secrets)
-    files = sorted(file for file in folder.rglob("*") if file.is_file())
-    return [f"{file.relative_to(folder)}: {leak}" for file in files for leak in leaks(file.read_bytes(), kept)]
+    return [
+        f"{file.relative_to(folder)}: {leak}" for file in files_in(folder) for leak in leaks(file.read_bytes(), kept)
+    ]

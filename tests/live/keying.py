@@ -54,7 +54,7 @@ def current(bulk: TaskConnection, bucket: str) -> dict[str, bytes]:
 class KeyWriter(Writer):
     """One query that writes into one bucket; a row is a key, a value, and perhaps an operation and a revision."""
 
-    def __init__(self, url: str, bucket: str, query: str = "q", rows: int = 5, lanes: int = 3, **options: Any) -> None:
+    def __init__(self, url: str, bucket: str, query: str = "q", rows: int = 4, lanes: int = 3, **options: Any) -> None:
         super().__init__(url, stream_of_bucket(bucket), query, rows, lanes)
         self.asked(bucket=bucket, **options)
         self.bury: Bury | None = None

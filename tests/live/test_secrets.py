@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import logging
+import re
 import secrets
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from penstock.connection import connect
+from penstock.buckets import KeyValue, ObjectStore
+from penstock.channels.names import state_stream
+from penstock.chunks import Publisher
+from penstock.connection import Connection, connect
+from penstock.console.act_pages import ACTS
 from penstock.errors import PenstockError
+from penstock.jetstream import DeadLetters, assets
+from penstock.jetstream.consume import Deliveries
+from penstock.model import Consumer, Stream
 from penstock.options import ConnectionOptions
+from penstock.pipelines.new_project import write_project
+from penstock.pipelines.project import Project
 from penstock.server import Server
 from penstock.wire.bulk import BulkConnection
-from tests.live.inprocess import invoke
-from tests.live.visitor import visiting
+from tests.live.acting import Actor
+from tests.live.inprocess import Talk, invoke
+from tests.live.secret_commands import BENCHMARKS, ELSEWHERE, EVERYWHERE, SYSTEM, every_command, named
+from tests.live.visitor import every_download, every_page, visiting
 from tests.secret_forms import leaks, leaks_in_files
 from tests.support import Key, Operator, eventually
 
@@ -67,73 +80,86 @@ def way(request: pytest.FixtureRequest, tmp_path: Path, operator: Operator) -> W
     }[request.param]
 
 
-COMMANDS = """
-stream add S --subjects s.> --defaults
-stream ls
-stream info S
-stream info S --json
-stream report
-pub s.a hello
-req s.b hello
-stream view S
-stream get S 1
-stream subjects S
-consumer add S c --pull --defaults
-consumer next S c
-consumer info S c --json
-consumer report S
-kv add bucket
-kv put bucket key value
-kv get bucket key
-kv ls bucket
-object add files
-object ls files
-account info
-account report connections
-server info
-server info --json
-server check connection
-rtt
-counter incr S 1
-apply {file} --dry-run
-backup stream S {folder}/backup
-chunks send {file} s.large
-bench pub s.bench --msgs 10 --no-progress
-doctor
-stream info missing
-consumer info S missing
-pub s..a bad
-stream rm S -f
-""".strip().splitlines()
+def test_every_command_is_run_or_has_a_reason():
+    """Each command of the tree is in the lines that are run with secrets, or says why none can reach it."""
+    run = {named(line) for line in (*EVERYWHERE, *BENCHMARKS, *SYSTEM)}
+    assert not run & ELSEWHERE.keys()
+    assert run | ELSEWHERE.keys() == set(every_command())
+
+
+def address(server: Server, way: Way) -> str:
+    """Give the address of a server as this way to log in wants it."""
+    url = f"nats://{server.nodes[0].address}"
+    return url if way.flags else url.replace("//", f"//ann:{PASSWORD}@")
+
+
+def run_all(lines: Iterable[str], url: str, way: Way, folder: Path) -> None:
+    """Run commands in turn, each of which must end as its line says; neither they nor their files hold a secret."""
+    (topology := folder / "topology.toml").write_text('[streams.Z]\nsubjects = ["z.>"]\n')
+    (out := folder / "out").mkdir()
+    wrong = list[str]()
+    for line in lines:
+        words, goes_on, text = line.removeprefix("! ").partition(" ~ ")
+
+        def look(talk: Talk, text: str = text) -> None:
+            said = talk.wait_for(text)
+            for page in re.findall(r"http://\S+/metrics", said):
+                with urllib.request.urlopen(page, timeout=30) as answer:
+                    assert not leaks(answer.read(), way.secrets), page
+            talk.interrupt()
+
+        done = invoke(
+            url,
+            *words.format(file=topology, folder=out).split(),
+            *way.flags,
+            *("--trace", "--timeout", "2s"),
+            beside=look if goes_on else None,
+            HOME=str(out),
+            XDG_CONFIG_HOME=str(out / "config"),
+        )
+        assert not leaks(done.stdout + done.stderr, way.secrets), line
+        assert "Traceback" not in done.stderr, (line, done.stderr)
+        assert "-h` says what it takes" not in done.stderr, (line, done.stderr)
+        fine = (0, 130) if goes_on else (0,)
+        if (done.status not in fine) != line.startswith("!"):
+            wrong.append(f"{line}: {done.status}, {done.stderr or done.stdout}")
+    assert not wrong, "\n".join(wrong)
+    assert not leaks_in_files(out, way.secrets)
 
 
 def test_commands(way: Way, servers: dict[str, Server], tmp_path: Path, caplog: pytest.LogCaptureFixture):
     """Whether they succeed or fail, and with all that goes on logged, they print none; nor do they write any."""
     caplog.set_level(logging.DEBUG)
-    server = servers[way.server]
-    url = f"nats://{server.nodes[0].address}"
-    if not way.flags:
-        url = url.replace("//", f"//ann:{PASSWORD}@")
-    (tmp_path / "topology.toml").write_text('[streams.T]\nsubjects = ["t.>"]\n')
-    out = tmp_path / "out"
-    out.mkdir()
-    ended: dict[str, int] = {}
-    for line in COMMANDS:
-        words = line.format(file=tmp_path / "topology.toml", folder=out).split()
-        done = invoke(url, *words, *way.flags, "--trace", HOME=str(out), XDG_CONFIG_HOME=str(out / "config"))
-        assert not leaks(done.stdout + done.stderr, way.secrets), words
-        assert "Traceback" not in done.stderr, (words, done.stderr)
-        ended[line] = done.status
-    assert sum(status == 0 for status in ended.values()) > len(COMMANDS) * 0.7, ended
+    run_all(EVERYWHERE, address(servers[way.server], way), way, tmp_path)
     assert not leaks(caplog.text, way.secrets)
-    assert not leaks_in_files(out, way.secrets)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("way", ["password"], indirect=True)
+def test_benchmarks(way: Way, servers: dict[str, Server], tmp_path: Path):
+    """The same for what starts processes that log in by themselves."""
+    run_all(BENCHMARKS, address(servers[way.server], way), way, tmp_path)
+
+
+def test_the_system_account(tmp_path: Path):
+    """The same for what servers tell of themselves, of their connections and of their accounts."""
+    users = f"SYS {{ users: [{{user: ann, password: '{PASSWORD}'}}] }}, APP {{ jetstream: enabled }}"
+    way = Way("system", ("--user", "ann", "--password", PASSWORD), {}, (PASSWORD,))
+    with Server(sync="2m", auth=False, config=f"accounts {{ {users} }}\nsystem_account: SYS") as server:
+        run_all(SYSTEM, address(server, way), way, tmp_path)
+
+
+def test_a_credentials_file(tmp_path: Path, operator: Operator):
+    """A check of it tells of its validity, and of nothing in it."""
+    (file := tmp_path / "me.creds").write_text(text := operator.credentials())
+    done = invoke(None, "server", "check", "credential", "--credential", str(file), "--trace")
+    assert "never expires" in done.stdout
+    assert not leaks(done.stdout + done.stderr, [text])
 
 
 def test_a_context(way: Way, servers: dict[str, Server], tmp_path: Path):
     """A context file holds what it was given, for its owner alone; whatever shows it shows no secret."""
-    url = f"nats://{servers[way.server].nodes[0].address}"
-    if not way.flags:
-        url = url.replace("//", f"//ann:{PASSWORD}@")
+    url = address(servers[way.server], way)
     env = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config")}
     assert invoke(None, "context", "add", "mine", "--server", url, *way.flags, **env).status == 0
     for file in (tmp_path / "config").rglob("*.json"):
@@ -144,6 +170,18 @@ def test_a_context(way: Way, servers: dict[str, Server], tmp_path: Path):
     done = invoke(None, "rtt", "--trace", **env)
     assert done.status == 0, done.stderr
     assert not leaks(done.stdout + done.stderr, way.secrets)
+
+    def look(talk: Talk) -> None:
+        talk.wait_for("Serving")
+        talk.interrupt()
+
+    done = invoke(None, "channels", "serve", "--trace", beside=look, **env)
+    assert done.status == 0, done.stderr
+    assert not leaks(done.stdout + done.stderr, way.secrets)
+    for words in (["copy", "mine", "other"], ["edit", "other"], ["previous"], ["unselect"], ["rm", "other", "-f"]):
+        done = invoke(None, "context", *words, EDITOR="true", **env)
+        assert not leaks(done.stdout + done.stderr, way.secrets), words
+        assert "Traceback" not in done.stderr, words
 
 
 async def test_connections(way: Way, servers: dict[str, Server], caplog: pytest.LogCaptureFixture):
@@ -181,27 +219,63 @@ async def test_connections(way: Way, servers: dict[str, Server], caplog: pytest.
     assert not leaks("\n".join([*said, caplog.text]), way.secrets)
 
 
-async def test_the_console(way: Way, servers: dict[str, Server], caplog: pytest.LogCaptureFixture):
-    """No page, no twin and no refusal holds one, also if a message, a stream's words and an error do."""
+NAMES = {"stream": "SHOWN", "consumer": "reader", "sequence": "1", "bucket": "shown", "cluster": "shop"}
+ASKED = {"entry": "key=k", "object_entry": "name=o", "object_content": "name=o", "pipeline": "name=sensors"}
+
+
+async def test_the_console(way: Way, servers: dict[str, Server], caplog: pytest.LogCaptureFixture, tmp_path: Path):
+    """No page, no twin, no download, no act and no refusal holds one, also if a message, words and an error do."""
     caplog.set_level(logging.DEBUG)
     options = ConnectionOptions(f"nats://{servers[way.server].nodes[0].address}", **way.options)
-    async with visiting(options) as visitor:
-        js = (await visitor.nats()).jetstream()
-        plain = way.secrets[0].splitlines()[0] if "\n" not in way.secrets[0] else "nothing"
-        await js.add_stream(name="SHOWN", subjects=["shown"], description=plain[:60])
-        await js.publish("shown", plain.encode(), headers={"Authorization": "Bearer x", "Plain": plain})
-        names = ("overview", "streams", "streams/SHOWN", "streams/SHOWN/messages", "streams/SHOWN/messages/1")
-        paths = [
-            f"/{name}{form}"
-            for name in (*names, "about", "pipelines", "transfers", "nowhere")
-            for form in ("", ".json")
-        ]
-        for path in paths:
+    plain = way.secrets[0].splitlines()[0] if "\n" not in way.secrets[0] else "nothing"
+    project = Project.load(write_project(tmp_path, "sensors"))
+    async with visiting(options, pipelines=[project], audit=(audit := tmp_path / "acts.log")) as visitor:
+        nc = await visitor.nats()
+        await _show(nc, plain)
+        await visitor.survey.fresh()
+        secret = [*way.secrets, visitor.access.token, visitor.access.write_token or ""]
+        there = 0
+        pages = [path.partition("?") for path in [*every_page(NAMES, ASKED), "/dead-letters/SHOWN-DEAD", "/nowhere"]]
+        paths = [f"{path}{form}{mark}{question}" for path, mark, question in pages for form in ("", ".json")]
+        for path in [*paths, *every_download(NAMES, ASKED), "/metrics"]:
             for known in (True, False):
                 answer = await visitor.get(path, known=known)
-                assert not leaks(answer.text, [*way.secrets, visitor.access.token]), path
-        await js.delete_stream("SHOWN")
+                there += answer.status == 200
+                assert not leaks(answer.text, secret), path
+        assert there >= len(paths) - 2, "all but what is nowhere"
+        actor, targets = Actor(visitor, audit), {**NAMES, "key": "k", "object": "o", "project": "sensors"}
+        for name, act in ACTS.items():
+            about = {target: targets[target] for target in act.targets if target in targets}
+            answer = await actor.form(name, **about)
+            assert not leaks(answer.text, secret), name
+        answer = await actor.do(
+            "publish", {"stream": "SHOWN"}, subject="shown", payload=plain, headers=f"Plain: {plain}"
+        )
+        assert answer.status == 200
+        assert not leaks(answer.text, secret)
+        for stream in ("SHOWN", "SHOWN-DEAD", "KV_shown", "OBJ_shown", state_stream("shop")):
+            await nc.jetstream().delete_stream(stream)
     assert not leaks(caplog.text, way.secrets)
+    assert not leaks_in_files(tmp_path / "sensors", way.secrets)
+    assert not leaks(audit.read_bytes(), secret)
+
+
+async def _show(nc: Connection, plain: str) -> None:
+    """Put down one of everything that the console shows, with a secret in it."""
+    js = nc.jetstream()
+    await js.add_stream(name="SHOWN", subjects=["shown"], description=plain[:60])
+    await js.publish("shown", plain.encode(), headers={"Authorization": "Bearer x", "Plain": plain})
+    await assets.add_consumer(nc, "SHOWN", Consumer(durable="reader", description=plain[:60]))
+    dead = DeadLetters(nc, "SHOWN")
+    await dead.ensure()
+    async with Deliveries(nc, "SHOWN", "reader", limit=1) as deliveries:
+        async for delivery in deliveries:
+            await dead.put(delivery, plain)
+    await (await KeyValue.create_bucket(nc, "shown", description=plain[:60])).put("k", plain.encode())
+    await (await ObjectStore.create_bucket(nc, "shown")).put("o", plain.encode(), description=plain)
+    state = Stream(name=state_stream("shop"), subjects=["_PENSTOCK.channels.shop.>"], allow_direct=True)
+    await assets.add_stream(nc, state)
+    await Publisher(nc).publish("shown", plain.encode(), message_id="large")
 
 
 def test_the_embedded_server(servers: dict[str, Server]):

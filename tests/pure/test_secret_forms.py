@@ -29,3 +29,10 @@ def test_other_forms(tmp_path: Path):
         (tmp_path / "file").write_text(content)
         assert leaks_in_files(tmp_path, [SECRET, KEY])
     assert not leaks("-----BEGIN PRIVATE KEY-----\ns3cr3t", [SECRET, KEY])
+
+
+def test_a_folder_without_files_is_no_proof(tmp_path: Path):
+    """A search that looked at nothing fails."""
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(AssertionError, match="nothing was written"):
+        leaks_in_files(tmp_path, [SECRET])

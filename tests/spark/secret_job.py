@@ -22,7 +22,7 @@ STREAM, OUT = "GUARDED", "GUARDED_OUT"  # no word that Spark hides
 def use(spark: Any, options: dict[str, str], folder: Path, *, brief: bool = False) -> str:
     """Read, write, stream, make views and fail with these options; give what Spark says on the way.
 
-    What is brief reads only, by itself and through views, which is where Spark shows options.
+    What is brief does each in one way only: a view that is cached, the batch sink and the failures are left out.
     """
     said: list[str] = []
 
@@ -52,29 +52,29 @@ def use(spark: Any, options: dict[str, str], folder: Path, *, brief: bool = Fals
     if not brief:
         rows = frame.selectExpr(f"'{OUT}.x' AS subject", "data")
         rows.write.format("nats").options(stream=OUT, guarantee="at-least-once", **options).mode("append").save()
-        stream = spark.readStream.format("nats").options(stream=STREAM, **options).load()
-        look(stream)
-        stream.createOrReplaceTempView("secret_stream")
-        writer = (
-            spark.table("secret_stream")
-            .selectExpr(f"'{OUT}.y' AS subject", "data")
-            .writeStream.format("nats")
-            .options(stream=OUT, guarantee="at-least-once", **options)
-            .option("checkpointLocation", str(folder / "checkpoint"))
-            .trigger(availableNow=True)
-        )
-        for attempt in range(5):
-            query = writer.start()
-            try:
-                query.awaitTermination()
-                break
-            except Exception as error:  # Spark gives its Python ten seconds, which a starved machine does not
-                said.append(str(error))
-                if "connect back" not in str(error) or attempt == 4:
-                    raise
-        with contextlib.redirect_stdout(io.StringIO()) as shown:
-            query.explain(extended=True)
-        said += [shown.getvalue(), str(query.recentProgress), str(query.status)]
+    stream = spark.readStream.format("nats").options(stream=STREAM, **options).load()
+    look(stream)
+    stream.createOrReplaceTempView("secret_stream")
+    writer = (
+        spark.table("secret_stream")
+        .selectExpr(f"'{OUT}.y' AS subject", "data")
+        .writeStream.format("nats")
+        .options(stream=OUT, guarantee="at-least-once", **options)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+    )
+    for attempt in range(5):
+        query = writer.start()
+        try:
+            query.awaitTermination()
+            break
+        except Exception as error:  # Spark gives its Python ten seconds, which a starved machine does not
+            said.append(str(error))
+            if "connect back" not in str(error) or attempt == 4:
+                raise
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        query.explain(extended=True)
+    said += [shown.getvalue(), str(query.recentProgress), str(query.status)]
     faults = ({"stream": "missing"}, {"stream": STREAM, "steam": "x"}, {"stream": STREAM, "start": "never"})
     for wrong in () if brief else faults:
         try:

@@ -16,12 +16,13 @@ from penstock.errors import OptionError
 from penstock.server import Server
 from penstock.spark.options import connection_fields
 from penstock.wire.bulk import BulkConnection
-from tests.secret_forms import leaks, leaks_in_files
+from tests.secret_forms import files_in, leaks, leaks_in_files
 from tests.spark import secret_job
 from tests.spark.conftest import ROOT
 from tests.support import Authority, Key, Operator
 
 PASSWORD = f"pass-w0rd-{secrets.token_urlsafe(16)}"
+TOKEN = f"t0ken-{secrets.token_urlsafe(16)}"
 KEY = Key.make()
 
 
@@ -48,6 +49,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[
     with (
         Server(sync="2m", auth=False, config=f"{tls}\n{users}") as mutual,
         Server(sync="2m", auth=False, config=operator.config()) as jwts,
+        Server(sync="2m", token=TOKEN) as tokens,
     ):
         url, key = f"tls://{mutual.nodes[0].address}", ours.key.read_text()
         base = {"tls_ca": authority.ca.read_text(), "tls_cert": ours.cert.read_text(), "tls_key": key}
@@ -56,7 +58,10 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[
         jwt_url = f"nats://{jwts.nodes[0].address}"
         fill({"url": jwt_url, "credentials": creds})
         jwt = creds.splitlines()[1]
+        token_url = f"nats://{tokens.nodes[0].address}"
+        fill({"url": token_url, "token": TOKEN})
         yield {
+            "token": ({"url": token_url, "token": TOKEN}, [TOKEN]),
             "nkey": ({"url": url, "nkeySecret": KEY.seed, **spelled}, [KEY.seed, key]),
             "password": ({"url": url, "user": "ann", "password": PASSWORD, **spelled}, [PASSWORD, key]),
             "url": ({"url": url.replace("//", f"//ann:{PASSWORD}@"), **spelled}, [PASSWORD, key]),
@@ -88,9 +93,10 @@ def plain(spark: Any, tmp_path: Path) -> Iterator[Any]:
     log.stop()
 
 
-def test_a_session_that_nobody_prepared(plain: Any, cases: Any, tmp_path: Path):
-    """Plans, views, caches, streams, errors, the event log and the checkpoint hold no nkey seed and no private key."""
-    options, secret = cases["nkey"]
+@pytest.mark.parametrize("login", ["nkey", "token"])
+def test_a_session_that_nobody_prepared(plain: Any, cases: Any, tmp_path: Path, login: str):
+    """Plans, views, a query's progress, the event log and the checkpoint hold no seed, no private key and no token."""
+    options, secret = cases[login]
     place = tmp_path / "place"
     place.mkdir()
     said = secret_job.use(plain, options, place, brief=True)
@@ -103,6 +109,8 @@ def test_a_session_that_nobody_prepared(plain: Any, cases: Any, tmp_path: Path):
     assert "SparkListenerSQLExecutionStart" in log
     assert not leaks(log, secret)
     assert leaks(log, [planted]), "under a name that Spark does not hide it would have been found"
+    searched = {file.parent.name for file in files_in(place)}
+    assert {"checkpoint", "offsets", "commits"} <= searched, searched
     assert not leaks_in_files(place, secret)
 
 

@@ -26,12 +26,12 @@ def quick_project(folder: Path, name: str = "sensors", **configuration: str) -> 
 
 
 def api(options: str | penstock.ConnectionOptions, method: str, body: object = None) -> Any:
-    """Call the JetStream API."""
+    """Call the JetStream API; what passes is waited out, as a folder that a deleted stream is still leaving."""
 
     async def call() -> Any:
         client = await penstock.connect(options)
         try:
-            return await api_request(client, method, body)
+            return await api_request(client, method, body, patience=5.0)
         finally:
             await client.close()
 

@@ -71,8 +71,7 @@ def type_all(lines: list[str], env: dict[str, str], folder: Path) -> list[str]:
 
 
 @SLOW
-@pytest.mark.heavy
-@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("columns", [80, pytest.param(120, marks=pytest.mark.heavy)])
 def test_the_quickstart_survives_a_kill_and_leads_on(tmp_path: Path, columns: int):
     """On a terminal: a folder, a kill that is seen, a count that adds up, and lines that go on from there."""
     env = bare(tmp_path)

@@ -31,6 +31,7 @@ from penstock.wire.bulk import BulkConnection
 from tests.live.browser import Browser
 from tests.live.command import Command
 from tests.pipelines.projects import api
+from tests.secret_forms import files_in, leaks, leaks_in_files
 from tests.spark.java import java_home
 
 SLOW = pytest.mark.timeout(600)  # Spark starts twice here, on a machine that may be busy
@@ -64,6 +65,20 @@ def test_nothing_is_lost_or_repeated_through_a_kill(played: tuple[Play, Result],
     assert page.count("<svg") >= 3
     assert "http" not in page, "the report needs nothing from elsewhere"
     assert conclude(result, tmp_path / "report.html") is None
+
+
+@SLOW
+def test_the_report_and_the_storage_hold_no_token(played: tuple[Play, Result], shop: Server, tmp_path: Path):
+    """The server's token stands neither in the report and its JSON, nor in checkpoints, logs and progress of Spark."""
+    play, result = played
+    token = penstock.ConnectionOptions(shop.url).token
+    assert token
+    assert leaks(shop.url, [token])
+    write_report(result, tmp_path / "report.html")
+    for folder in (tmp_path, play.warehouse.parent):
+        assert not leaks_in_files(folder, [token])
+    assert {"report.html", "report.json"} <= {file.name for file in files_in(tmp_path)}
+    assert {"spark.log", "progress.json", "offsets"} <= {path.name for path in play.warehouse.parent.rglob("*")}
 
 
 def faults(play: Play, options: penstock.ConnectionOptions) -> dict[str, tuple[int, int]]:

@@ -61,7 +61,7 @@ def fits(shown: str, output: list[str]) -> bool:
 
 
 class Shell:
-    """The second terminal: a shell that goes on as long as every command succeeds."""
+    """The third terminal: a shell that goes on as long as every command succeeds."""
 
     def __init__(self, env: dict[str, str], folder: Path, errors: Path) -> None:
         self._errors, self._marks = errors, itertools.count(1)
@@ -124,7 +124,7 @@ class Reader:
             self._compare(block, terminal[1] if terminal else "")
         elif block.text == INSTALL:
             pass  # the environment of the tests has what pip would install; tools/dist.py tries the packages themselves
-        elif terminal and terminal[1] != "second":
+        elif terminal and terminal[1] != "third":
             self._output = self._open(terminal[1], block.text.strip())
         else:
             self._output = self._shell.type(block.text)
@@ -136,7 +136,7 @@ class Reader:
         (made,) = type_all([" ".join([*PENSTOCK, "pipeline", "new", "sensors"])], env, elsewhere)
         server, lines = printed(made)
         here = f"{os.path.dirname(sys.executable)}/"
-        assert server == f"{here}penstock server run"
+        assert server == f"{here}penstock server run --store sensors/server"
         assert [line.replace(here, "") for line in lines] == block.text.splitlines()
         self._output = "".join(type_all(lines, env, self.folder)).splitlines()
 
@@ -150,7 +150,7 @@ class Reader:
         return running
 
     def _compare(self, block: Block, terminal: str) -> None:
-        if terminal == "third":  # it has ended by itself
+        if terminal == "second":  # it has ended by itself
             running = self._others[terminal][1]
             begun = len(running.lines)
             output = running.rest()[begun:]

@@ -121,6 +121,13 @@ def test_readers_never_meet_half_a_table(tmp_path: Path, monkeypatch: pytest.Mon
     assert version_of(kept.rows()) == version_of(plain.rows()) >= 12
 
 
+def test_a_folder_may_be_told_as_text(tmp_path: Path):
+    """A notebook names a table by its path as text: both kinds of tables are those of the folder."""
+    assert Table(str(tmp_path)) == Table(tmp_path)
+    assert Table(str(tmp_path)).files() == []
+    assert KeptTable(str(tmp_path)).folder == tmp_path
+
+
 def test_a_read_waits_for_the_table_to_be_whole(tmp_path: Path):
     """A reader that comes in the middle of a rewrite gets the new rows, once they are there."""
     folder = tmp_path / "top"

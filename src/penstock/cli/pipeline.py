@@ -38,7 +38,7 @@ def new(
 
     made = write_project(Path(folder), name)
     typer.echo(f"Made {made}. To try it, in one terminal:")
-    typer.echo(f"  {typed('penstock', 'server', 'run')}")
+    typer.echo(f"  {typed('penstock', 'server', 'run', '--store', made / 'server')}")
     typer.echo("In another one:")
     typer.echo(f"  {typed('python', made / 'traffic.py')}")
     for verb in ("run", "status"):

@@ -71,7 +71,7 @@ async def run_(flags: ServerFlags, json: Json = False) -> None:
         async with started(server, stop):
             if not stop.is_set():
                 with _found(server) as (context, told):
-                    _show(server, context, told, json)
+                    _show(server, context, told, json, kept=flags.store is not None)
                     await first(stop.wait(), watch(server))
     if not json:
         typer.echo("Stopped.", err=True)
@@ -144,7 +144,7 @@ def _who_finds(context: Path) -> str:
     return "While it runs, commands and programs of yours on this machine find it without a URL."
 
 
-def _show(server: Server, context: Path | None, told: str, json: bool) -> None:
+def _show(server: Server, context: Path | None, told: str, json: bool, *, kept: bool) -> None:
     if json:
         print_json(
             {
@@ -164,6 +164,8 @@ def _show(server: Server, context: Path | None, told: str, json: bool) -> None:
     for node in server.nodes:
         typer.echo(f"{node.name}: pid {node.pid}, monitoring {node.monitor_url}, log {node.log}", err=True)
     typer.echo(told, err=True)
+    if not kept:
+        typer.echo("What it stores is gone when it ends; --store DIR keeps it.", err=True)
     typer.echo(f"nats-server {server.version} is running. Ctrl-C stops it.", err=True)
 
 

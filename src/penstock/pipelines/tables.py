@@ -68,6 +68,9 @@ class Table:
     folder: Path
     patience: float = PATIENCE
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "folder", Path(self.folder))  # notebooks give texts
+
     @property
     def exists(self) -> bool:
         """Whether anything was written yet."""
@@ -103,8 +106,8 @@ class KeptTable:
     waits, as `Table` does. For threads.
     """
 
-    def __init__(self, folder: Path, *, patience: float = PATIENCE, most: int = MOST_KEPT) -> None:
-        self.folder = folder
+    def __init__(self, folder: str | Path, *, patience: float = PATIENCE, most: int = MOST_KEPT) -> None:
+        self.folder = Path(folder)
         self._patience, self._most = patience, most
         self._lock = threading.Lock()
         self._kept: pa.Table | None = None

@@ -56,7 +56,7 @@ class Conf:
 
 
 def read_conf(path: Path, environment: Mapping[str, str] | None = None) -> Conf:
-    """Read a file, and those that it includes; InputError if it cannot be read or is no configuration."""
+    """Read a file, and those that it includes; InputError if it cannot be read or is not a configuration."""
     return _read(path, os.environ if environment is None else environment, 0)
 
 

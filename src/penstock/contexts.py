@@ -175,7 +175,7 @@ def _after_scheme(value: str, scheme: str) -> str | None:
 
 
 def resolve(value: str, option: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Give what a secret refers to, or itself if it is no reference; OptionError if that is not to be had."""
+    """Give what a secret refers to, or itself if it is not a reference; OptionError if that is not to be had."""
     if (path := _after_scheme(value, "file://")) is not None:
         return _from_file(_expand(path, environ), option)
     if (name := _after_scheme(value, "env://")) is not None:

@@ -47,7 +47,7 @@ def parse_duration(text: str | float, *, option: str = "duration") -> float:
 
 def _read(text: object) -> float | None:
     if isinstance(text, int | float) and not isinstance(text, bool):
-        return float(text) if abs(text) < 1e300 else None  # a larger int is no float
+        return float(text) if abs(text) < 1e300 else None  # a larger int is not a float
     if not isinstance(text, str):
         return None
     parts = _PART.findall(text.strip())

@@ -163,7 +163,7 @@ class LinkError(PenstockError, ConnectionError, fault="network"):
 
 
 class UnreachableError(LinkError):
-    """Nobody answers at the address, or what answers is no NATS server."""
+    """Nobody answers at the address, or what answers is not a NATS server."""
 
 
 class LoginError(LinkError, fault="caller"):
@@ -306,7 +306,7 @@ class ProgramError(PenstockError, fault="program"):
 
 
 class MessageError(PenstockError, fault="peer"):
-    """A message of a stream that no row can be made of: bytes that are no text, in a column of text."""
+    """A message of a stream that no row can be made of: bytes that are not text, in a column of text."""
 
     stream: str | None
     sequence: int | None

@@ -170,7 +170,7 @@ class ConnectionOptions:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Every secret text in these options; paths of files are no secrets."""
+        """Every secret text in these options; paths of files are not secrets."""
         found = [str(getattr(self, item.name)) for item in dataclasses.fields(self) if self._hides(item)]
         proxy = self.proxy
         return (*found, proxy.password) if proxy is not None and proxy.password else tuple(found)

@@ -57,7 +57,7 @@ class KeyValue:
 
     @classmethod
     async def create_bucket(cls, client: Connection, bucket: str, **fields: Any) -> Self:
-        """Make a bucket, with the fields of `bucket_stream`; the same one again is no error, another one is."""
+        """Make a bucket, with the fields of `bucket_stream`; the same one again is not an error, another one is."""
         wanted = bucket_stream(bucket, **fields)
         try:
             info = await assets.add_stream(client, wanted)
@@ -72,7 +72,7 @@ class KeyValue:
 
     @classmethod
     async def open(cls, client: Connection, bucket: str) -> Self:
-        """Open a bucket that is there; NotFoundError if it is not, InputError if its stream is no bucket."""
+        """Open a bucket that is there; NotFoundError if it is not, InputError if its stream is not a bucket."""
         return cls(client, bucket, await _info(client, bucket))
 
     @classmethod

@@ -201,7 +201,7 @@ def check_headers(headers: Mapping[str, str | Iterable[str]] | None) -> dict[str
 
 
 def check_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
-    """Give the metadata of an object or a bucket; refuse what is no text."""
+    """Give the metadata of an object or a bucket; refuse what is not text."""
     made = dict(metadata or {})
     if not all(isinstance(item, str) for pair in made.items() for item in pair):
         raise InputError("The metadata are not texts by name.", remedy="Give texts, such as str(value).")

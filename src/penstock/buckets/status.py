@@ -72,5 +72,5 @@ class BucketStatus:
 
     @property
     def lag(self) -> int | None:
-        """How many entries a mirror is behind its origin; None if it is no mirror."""
+        """How many entries a mirror is behind its origin; None if it is not a mirror."""
         return None if self.stream.config.mirror is None else sum(copy.lag for copy in self.stream.copies)

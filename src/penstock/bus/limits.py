@@ -37,7 +37,7 @@ def allowance(size: int, *, kbits: float = KBITS, grace: float = GRACE) -> float
 def partitions(count: int, parts: int = 1, part: int = 1) -> range:
     """Give the partitions of `[0, count)` that one of several processes serves; `part` counts from 1.
 
-    Each part takes `count // parts` of them and the last one the rest. Where there are more parts than
+    Each part takes `count // parts` of them and the last one the rest. If there are more parts than
     partitions, each of the first `count` parts takes one. Zero for either means all.
     """
     for name, value in (("parts", parts), ("part", part)):

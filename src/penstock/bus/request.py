@@ -132,7 +132,7 @@ def decode_request(data: bytes) -> Request:
         }
         return _trusted(given) or Request(**given)
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError, binascii.Error) as error:
-        raise RemoteProtocolError(f"This is no request of the bus: {type(error).__name__}: {error}") from None
+        raise RemoteProtocolError(f"This is not a request of the bus: {type(error).__name__}: {error}") from None
 
 
 def _trusted(given: dict[str, Any]) -> Request | None:

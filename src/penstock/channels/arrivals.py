@@ -141,7 +141,7 @@ class ArrivingAcks:
     """Acks as they arrive, by the subject that they come on; they take effect at once.
 
     `settled` is called for a subscription when an ack has settled a message, once a turn of the event loop. `other`
-    gives the sequence of an ack that is written in another way; None if it is none, or not for the channel.
+    gives the sequence of an ack that is written in another way; None if it is not an ack, or not for the channel.
     """
 
     def __init__(self, settled: Callable[[AckEntry], None], other: Callable[[AckEntry, bytes], int | None]) -> None:

@@ -250,7 +250,7 @@ class Client:
         try:
             answer = decode(wire.PingResponse, data)
         except RemoteProtocolError as error:
-            log.warning("Channels: bytes on the subject for pongs are no answer to a ping: %s", error)
+            log.warning("Channels: bytes on the subject for pongs are not an answer to a ping: %s", error)
             return
         if answer.error:
             self._lose(ChannelError(f"The server gave this client up: {answer.error}.", text=answer.error))
@@ -303,7 +303,7 @@ class Client:
         """
         self._ready()
         if not is_channel(channel):
-            raise LocalProtocolError(f"{channel!r} is no channel.", remedy="Use a subject without wildcards.")
+            raise LocalProtocolError(f"{channel!r} is not a channel.", remedy="Use a subject without wildcards.")
         await self._unacked.room()
         subjects = self._ready()
         self._count += 1
@@ -331,7 +331,7 @@ class Client:
         try:
             ack = decode(PubAck, data)
         except RemoteProtocolError as error:
-            log.warning("Channels: bytes on the subject for acks are no ack: %s", error)
+            log.warning("Channels: bytes on the subject for acks are not an ack: %s", error)
             return
         self._unacked.settle(
             ack.guid, ChannelError(f"The server refuses: {ack.error}.", text=ack.error) if ack.error else None

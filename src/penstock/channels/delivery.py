@@ -136,7 +136,7 @@ class Group:
         self.last = sequence
 
     def assign_run(self, member: Member, first: int, last: int, now: float) -> None:
-        """Give the one member of a group that is no queue new messages that follow each other."""
+        """Give the one member of a group that is not a queue new messages that follow each other."""
         member.pending.update(dict.fromkeys(range(first, last + 1), now + member.ack_wait))
         self.last = last
 

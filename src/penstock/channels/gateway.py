@@ -251,9 +251,9 @@ class Gateway:
     def _may_begin_again(self, error: Exception, *, ready: bool, late: bool) -> bool:
         """Tell whether to try again after a beginning that failed.
 
-        Who stands by, or has served, tries until it goes well. A first start does so for what passes by itself, until
-        it is `late`: a cluster that chooses its leaders does not answer, and for some milliseconds not every node knows
-        a new stream. A permission that was missing from the start is not waited for.
+        A gateway that stands by, or has served, tries until it can serve. A first start does so for what passes
+        by itself, until it is `late`: a cluster that chooses its leaders does not answer, and for some milliseconds not
+        every node knows a new stream. A permission that was missing from the start is not waited for.
         """
         if isinstance(error, DeniedError) and not self._served:
             return False

@@ -24,7 +24,7 @@ PAYLOAD = 1024 * 1024 + 4096  # what a server must take so that a publish of a m
 
 @dataclass(frozen=True)
 class ChannelLimits:
-    """What one channel may hold; zero is no limit."""
+    """What one channel may hold; zero means no limit."""
 
     max_msgs: int = 1_000_000
     """Messages that a channel keeps; the oldest go first, the newest always stays."""
@@ -97,7 +97,7 @@ def parse_limits(text: str) -> tuple[str, ChannelLimits]:
         name = name.strip().replace("-", "_")
         if not equals or name not in known:
             remedy = f"Write NAME=VALUE, NAME being one of {', '.join(sorted(known))}."
-            raise _wrong(f"{item!r} in the limits {text!r} is no limit.", remedy, text)
+            raise _wrong(f"{item!r} in the limits {text!r} is not a limit.", remedy, text)
         values[name] = _value(name, value.strip(), text)
     if not any(values.values()):
         raise _wrong(f"The limits {text!r} name no limit.", "Write them as orders.*:max_msgs=10,max_age=1h.", text)
@@ -113,7 +113,7 @@ def _value(name: str, value: str, text: str) -> float:
         return int(value)
     except ValueError:
         raise OptionError(
-            f"{name} in the limits {text!r} is no whole number.", remedy="Write digits.", option=name, value=value
+            f"{name} in the limits {text!r} is not a whole number.", remedy="Write digits.", option=name, value=value
         ) from None
 
 

@@ -46,7 +46,7 @@ class OldDurable:
 
     @property
     def identity(self) -> tuple[str, str, str, str]:
-        """What makes it the same one again: of a queue, its client is no part."""
+        """What makes it the same one again: of a queue, its client is not a part."""
         return self.channel, "" if self.queue else self.client, self.durable, self.queue
 
     @property
@@ -164,12 +164,12 @@ def _checked(name: Any, url: str) -> str:
 
 
 def _no_page(url: str, why: str) -> InputError:
-    return InputError(f"{url} is no monitoring page of NATS Streaming: {why}.", remedy="Check the address.")
+    return InputError(f"{url} is not a monitoring page of NATS Streaming: {why}.", remedy="Check the address.")
 
 
 async def _ask(url: str, page: str) -> dict[str, Any]:
     if not url.startswith(("http://", "https://")):
-        raise InputError(f"{url!r} is no address of a monitoring page.", remedy="Write it as http://host:8222.")
+        raise InputError(f"{url!r} is not an address of a monitoring page.", remedy="Write it as http://host:8222.")
 
     def ask() -> bytes:
         with urllib.request.urlopen(f"{url.rstrip('/')}/streaming/{page}", timeout=_SECONDS) as answer:  # noqa: S310  # the scheme was checked

@@ -92,7 +92,7 @@ def _flags(arguments: Sequence[str], made: OldSettings) -> dict[str, Any]:
                 found[text.lower()] = True
                 continue
             remedy = "Write a switch as -flag, or -flag=false; what follows a flag is its value."
-            raise OptionError(f"{text!r} is no flag, and no value of one.", remedy=remedy, option=text)
+            raise OptionError(f"{text!r} is neither a flag nor a value of one.", remedy=remedy, option=text)
         word = known.get(name)
         if word is None:
             near = difflib.get_close_matches(name, known, 1)
@@ -235,7 +235,7 @@ def _as_block(value: Any, name: str, path: Path) -> dict[str, Any]:
 
 
 def _take_channels(values: Mapping[str, Any], path: Path, made: OldSettings) -> None:
-    """Take limits of some channels: zero is no limit there, and what is not named is inherited."""
+    """Take limits of some channels: zero means no limit there, and what is not named is inherited."""
     known = {name: word for word in KEYS["limits"] for name in word.names if word.setting != "max_channels"}
     for pattern, limits in values.items():
         fields: dict[str, Any] = dict.fromkeys(("max_msgs", "max_bytes", "max_age", "max_subs", "max_inactivity"), 0)

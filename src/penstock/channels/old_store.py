@@ -208,7 +208,7 @@ class OldStore:
         """Give the first and the last sequence that the index of a slice knows, and the byte where the last one ends.
 
         The old server believes its index: what that does not name was never acknowledged to a publisher. None if there
-        is no index, or none to believe.
+        is not an index, or not one to believe.
         """
         try:
             with path.with_suffix(".idx").open("rb") as file:

@@ -6,8 +6,8 @@ every PubMsg has each of these fields at most once, text in ASCII, and nothing e
 
     0a clientID   12 guid   1a subject   22 reply   2a data   32 connID
 
-Any other one is brought into that form first, by the caller's `canonical`, which refuses what is no PubMsg. No Python
-object is made for a message on this way, but for the few that have a reply subject.
+Any other one is brought into that form first, by the caller's `canonical`, which refuses what is not a PubMsg. No
+Python object is made for a message on this way, but for the few that have a reply subject.
 
 The C types stand in publishes.pxd, which only the compiler reads.
 """

@@ -264,11 +264,11 @@ class Service:
             self.writer.wake(channel.delivery(group))
 
     def _other_ack(self, entry: AckEntry, data: bytes) -> int | None:
-        """Read an ack that is not written as nearly all are; None if it is none, or not for the channel."""
+        """Read an ack that is not written as nearly all are; None if it is not an ack, or not for the channel."""
         try:
             ack = decode(Ack, data)
         except RemoteProtocolError as error:
-            log.warning("Channels: bytes on the subject for acks are no ack: %s", error)
+            log.warning("Channels: bytes on the subject for acks are not an ack: %s", error)
             return None
         return ack.sequence if ack.subject == entry.channel.name else None
 

@@ -130,7 +130,7 @@ class Subscription:
         try:
             got = decode(MsgProto, data)
         except RemoteProtocolError as error:
-            log.warning("Channels: bytes on the inbox of a subscription are no message: %s", error)
+            log.warning("Channels: bytes on the inbox of a subscription are not a message: %s", error)
             return
         if got.sequence in self._waiting:
             return

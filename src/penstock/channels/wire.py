@@ -178,7 +178,7 @@ def decode(kind: Any, content: bytes) -> Any:
 
 
 def canonical_publish(content: bytes) -> bytes | None:
-    """Give a PubMsg as protobuf writes it, without fields that nobody knows; None for bytes that are no PubMsg."""
+    """Give a PubMsg as protobuf writes it, without fields that nobody knows; None for bytes that are not a PubMsg."""
     try:
         message = decode(PubMsg, content)
     except RemoteProtocolError:

@@ -46,7 +46,7 @@ class Counts:
     duplicates: int = 0
     """Chunks that had come before, or whose message has ended."""
     ignored: int = 0
-    """Messages that are no chunks, and chunks that say nothing."""
+    """Messages that are not chunks, and chunks that say nothing."""
     unreported: int = 0
     """Errors that on_error was not told of, because it was too slow."""
     spilled: int = 0

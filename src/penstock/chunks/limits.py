@@ -24,14 +24,14 @@ _SUBJECT = re.compile(r"[^\s\x00-\x20\x7f.*>]+(?:\.[^\s\x00-\x20\x7f.*>]+)*")
 
 
 def check_count(option: str, value: Any, least: int = 1) -> int:
-    """Refuse what is no whole number, or is below the least."""
+    """Refuse what is not a whole number, or is below the least."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise _wrong(option, value, f"Give a whole number from {least}.")
     return value
 
 
 def check_seconds(option: str, value: Any, least: float = 0.0) -> float:
-    """Refuse what is no number of seconds above zero, or is below the least."""
+    """Refuse what is not a number of seconds above zero, or is below the least."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < math.inf or not value:
         raise _wrong(option, value, f"Give seconds, {least:g} at least." if least else "Give seconds above zero.")
     return float(value)
@@ -42,7 +42,7 @@ def _wrong(option: str, value: Any, remedy: str) -> OptionError:
 
 
 def check_subject(subject: str) -> str:
-    """Refuse what is no subject to publish on."""
+    """Refuse what is not a subject to publish on."""
     if not isinstance(subject, str) or not _SUBJECT.fullmatch(subject):
         raise InputError(
             f"{subject!r} is not a subject to publish on.", remedy="Write words joined by dots, without wildcards."

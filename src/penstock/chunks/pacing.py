@@ -97,7 +97,7 @@ class Pacing:
                 self._foreign = True
             else:
                 self._nobody = True  # the server knows that nobody listens
-        elif found := _ANSWER.fullmatch(data):  # a stream on the subject answers, too, and is no receiver
+        elif found := _ANSWER.fullmatch(data):  # a stream on the subject answers, too, and is not a receiver
             name, position = found[1], int(found[2])
             if position > self._taken.get(name, (-1, 0.0))[0]:
                 self._taken[name] = (position, time.monotonic())

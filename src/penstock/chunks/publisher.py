@@ -268,7 +268,7 @@ class PersistentPublisher(_Publishing):
 
 
 def _check_chunk_size(nc: Connection, chunk_size: int, message_id: str = "x" * 36, extra: int = 0) -> int:
-    """Refuse a chunk size that is no size, or that the server would not take."""
+    """Refuse a chunk size that is not a size, or that the server would not take."""
     check_count("chunk_size", chunk_size)
     largest = nc.max_payload - header_room(message_id) - extra
     if nc.is_connected and chunk_size > largest:

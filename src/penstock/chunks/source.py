@@ -37,7 +37,7 @@ Source: TypeAlias = Buffer | Readable | os.PathLike[str] | Iterable[Buffer] | As
 
 
 def check_source(source: Source) -> None:
-    """Refuse what is no payload, before anything is sent."""
+    """Refuse what is not a payload, before anything is sent."""
     if isinstance(source, str):
         raise InputError(
             "The payload is a text, which could mean a file name or the text itself.",

@@ -142,13 +142,13 @@ def read_headers(block: bytes | None) -> Headers:
     """Read the headers of a message, of a repeated one the first; none if there are none, or broken ones."""
     try:
         found = {} if block is None else decode_headers(block)[2]
-    except RemoteProtocolError:  # another publisher wrote them: it is no chunk
+    except RemoteProtocolError:  # another publisher wrote them: it is not a chunk
         found = {}
     return {name: values[0] for name, values in found.items()}
 
 
 def message_id_of(headers: Headers) -> str | None:
-    """Give the id of the message that a chunk belongs to; None if it is no chunk at all."""
+    """Give the id of the message that a chunk belongs to; None if it is not a chunk at all."""
     return headers.get(MESSAGE_ID) or None
 
 

@@ -62,7 +62,7 @@ async def add(
 async def _create(client: Connection, stream: str, consumer: Consumer) -> ConsumerInfo:
     """Create a consumer that fits its stream and what else is there; another one of its name is left as it is.
 
-    The same one again is no error.
+    The same one again is not an error.
     """
     name = consumer.durable or consumer.name
     there = (await assets.stream_info(client, stream)).config

@@ -90,7 +90,7 @@ def _state(value: str) -> str:
     path = os.path.expanduser(os.path.expandvars(rest if mark else value))
     try:
         return "found" if os.access(path, os.R_OK) and os.path.isfile(path) else "missing"
-    except ValueError:  # a zero byte, or what is no text
+    except ValueError:  # a zero byte, or what is not text
         return "missing"
 
 

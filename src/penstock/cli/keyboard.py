@@ -44,7 +44,7 @@ def read_keys(data: bytes) -> list[str]:
 
 @contextmanager
 def keys() -> Iterator[asyncio.Queue[str]]:
-    """Give the keys that are pressed; none if standard input is no terminal. Ctrl-C stays Ctrl-C."""
+    """Give the keys that are pressed; none if standard input is not a terminal. Ctrl-C stays Ctrl-C."""
     queue: asyncio.Queue[str] = asyncio.Queue(_MOST)
     if sys.stdin is None or not sys.stdin.isatty():
         yield queue

@@ -79,7 +79,7 @@ async def add(
     mirror_domain: Annotated[str | None, flag("Domain of that bucket.", "DOMAIN")] = None,
     json: Json = False,
 ) -> None:
-    """Create a bucket; the same one again is no error."""
+    """Create a bucket; the same one again is not an error."""
     from penstock.buckets import KeyValue, bucket_source, bucket_stream
 
     fields = _fields(flags)

@@ -145,7 +145,7 @@ async def revert(
     bucket: Bucket,
     key: Key,
     revision: Annotated[int, argument("The revision whose value comes back.", "REVISION", min=1)],
-    force: Annotated[bool, flag("Do not ask.", "--force")] = False,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Give a key the value of an earlier revision, if nobody writes it meanwhile; show its history."""

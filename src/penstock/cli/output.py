@@ -25,7 +25,7 @@ NARROW = 30  # columns that a value beside its name has at least
 def print_json(value: object, *, line: bool = False) -> None:
     """Print a value as JSON, laid out or, of many, as one line that goes out at once."""
     text = json.dumps(value, indent=None if line else 2, default=str, ensure_ascii=False)
-    typer.echo(text.encode("utf-8", "backslashreplace").decode())  # a byte that is no text is \udcff in JSON as well
+    typer.echo(text.encode("utf-8", "backslashreplace").decode())  # a byte that is not text is \udcff in JSON as well
     if line:
         sys.stdout.flush()
 
@@ -58,7 +58,7 @@ def read_block(block: bytes) -> tuple[int | None, str, dict[str, list[str]]]:
 
     try:
         return decode_headers(block)
-    except RemoteProtocolError:  # anybody may send such a block, and it is no reason to show no more
+    except RemoteProtocolError:  # anybody may send such a block, and it is not a reason to show no more
         return None, "", read_headers(block)
 
 

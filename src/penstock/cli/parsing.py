@@ -23,7 +23,7 @@ _HEADING = re.compile(r"^(Usage:|[A-Z][a-z ]+:$)", re.MULTILINE)
 
 
 def _as_it_is(parameter: Any, value: Any) -> bool:
-    """Tell whether a value is what the function takes: no value, text for a text, or a default that is no text."""
+    """Tell whether a value is what the function takes: no value, text for a text, or a default that is not text."""
     described = getattr(parameter, "type_descriptor", None)
     if described is None or (parameter.required and value in (None, (), [])):
         return False

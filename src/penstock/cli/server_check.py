@@ -43,7 +43,7 @@ async def connection(ctx: typer.Context, flags: ConnectionFlags, rendering: Rend
     rendering.check()
     result = CheckResult("connections", "Connection")
     ctx.obj.options()  # bad input is no matter of the server
-    import penstock.connection  # noqa: F401  # what it takes to load is no time of the server
+    import penstock.connection  # noqa: F401  # what it takes to load is not time of the server
 
     try:
         began = time.perf_counter()

@@ -71,7 +71,7 @@ codecs.register_error(_AS_IT_CAME, _as_it_came)
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Let a standard output that fails end the command; bytes that are no text come out as they came in.
+    """Let a standard output that fails end the command; bytes that are not text come out as they came in.
 
     One that somebody else put in its place, such as a test, is left alone.
     """

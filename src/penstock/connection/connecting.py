@@ -82,7 +82,7 @@ async def connect(
 
 
 def check_connection(given: object) -> Connection:
-    """Refuse what is no connection of ours, such as a client of nats-py, before anything is done with it."""
+    """Refuse what is not a connection of ours, such as a client of nats-py, before anything is done with it."""
     if not isinstance(given, Connection):
         kind = type(given)
         raise InputError(

@@ -173,7 +173,7 @@ class Lifeline:
         wire = self.wire
         if wire is None:
             return
-        if wire.held:  # its answers wait with everything else; that is no sign of death
+        if wire.held:  # its answers wait with everything else; that is not a sign of death
             self._ticker = self._loop.call_later(self.options.ping_interval, self._tick)
             return
         if self._unanswered >= MOST_PINGS:

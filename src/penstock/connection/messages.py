@@ -24,7 +24,7 @@ UNREAD: dict[str, str] = {}
 
 
 def as_text(raw: bytes) -> str:
-    """Give the text of a subject; bytes that are no UTF-8 survive, and `as_bytes` gives them back."""
+    """Give the text of a subject; bytes that are not UTF-8 survive, and `as_bytes` gives them back."""
     return raw.decode("utf-8", "surrogateescape")
 
 

@@ -34,7 +34,7 @@ BURST = 256 * 1024 * 1024  # bytes up to which receiving goes first; who sends m
 BUSY = 1024 * 1024  # bytes received without a pause that look like a queue of the server's
 BUSY_SECONDS = 2.0  # before the end of the connection, for the two to be taken together
 BEHIND_SECONDS = 0.005  # that others took between two reads, and the socket was full again
-MOST_EVENTS = 100  # read at once that are no messages: who talks without end must not keep deadlines from being kept
+MOST_EVENTS = 100  # read at once that are not messages: who talks without end must not keep deadlines from being kept
 UNSENT_HIGH, UNSENT_LOW = (
     1024 * 1024,
     256 * 1024,
@@ -389,7 +389,7 @@ class Wire(Reading, asyncio.BufferedProtocol):
             self._read()
 
     def attach(self, transport: Transport) -> None:
-        """Use a transport that is no TCP."""
+        """Use a transport that is not TCP."""
         self._transport = transport
 
     def _fail(self, error: LinkError | RemoteProtocolError) -> None:

@@ -37,7 +37,7 @@ class Config(Field):
 
 
 def whole(name: str, label: str, none: str = "no limit", **more: Any) -> Config:
-    """Make a field for a number; empty is no limit, which the server writes as -1."""
+    """Make a field for a number; empty means no limit, which the server writes as -1."""
 
     def read(text: str, label: str) -> int:
         if text in ("", "-1"):
@@ -57,7 +57,7 @@ def whole(name: str, label: str, none: str = "no limit", **more: Any) -> Config:
 
 
 def size(name: str, label: str, **more: Any) -> Config:
-    """Make a field for a number of bytes, such as 10MiB; empty is no limit."""
+    """Make a field for a number of bytes, such as 10MiB; empty means no limit."""
 
     def read(text: str, label: str) -> int:
         return -1 if text in ("", "-1") else parse_size(text, option=label)

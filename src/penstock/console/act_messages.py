@@ -120,7 +120,7 @@ async def _see_letters(asked: ActRequest) -> ActSight:
 def _numbers(many: Sequence[str]) -> list[int]:
     wrong = [item for item in many if not (item.isascii() and item.isdigit() and 0 < len(item) < 20)]
     if wrong:
-        raise InputError(f"{wrong[0][:40]!r} is no number of a dead letter.", remedy="Tick those that are listed.")
+        raise InputError(f"{wrong[0][:40]!r} is not a number of a dead letter.", remedy="Tick those that are listed.")
     return sorted({int(item) for item in many})
 
 

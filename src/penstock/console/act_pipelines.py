@@ -98,7 +98,7 @@ def _pairs(text: str) -> dict[str, str]:
     for item in text.split():
         old, equals, new = item.partition("=")
         if not (old and equals and new):
-            raise InputError(f"{item[:80]!r} is no pair.", remedy="Write REVENUE=REVENUE_V2, one a line.")
+            raise InputError(f"{item[:80]!r} is not a pair.", remedy="Write REVENUE=REVENUE_V2, one a line.")
         pairs[old] = new
     return pairs
 

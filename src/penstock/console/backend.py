@@ -84,7 +84,7 @@ class PageRequest:
     query: Mapping[str, str] = field(default_factory=dict)
 
     def number(self, name: str, default: int, *, least: int = 0) -> int:
-        """Give a number of the query; InputError where it is none."""
+        """Give a number of the query; InputError if it is not a number."""
         text = self.query.get(name, "")
         if not text:
             return default
@@ -158,7 +158,7 @@ async def all_of(items: Iterable[Item], ask: Callable[[Item], Awaitable[Found]])
 
 
 async def if_there(asked: Awaitable[Found]) -> Found | None:
-    """Give what was asked for, or None where the server has no such thing: it may have gone a moment ago."""
+    """Give what was asked for, or None if the server has no such thing: it may have gone a moment ago."""
     try:
         return await asked
     except NotFoundError:

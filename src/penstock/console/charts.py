@@ -110,7 +110,7 @@ def _line(
     runs: list[list[tuple[float, float]]] = [[]]
     before = thin[0]
     for at, value in thin:
-        # What stays the same is kept as its first and last point: such a distance is no gap.
+        # What stays the same is kept as its first and last point: such a distance is not a gap.
         gap = value != before[1] and at - before[0] > max(_GAP * usual, _LEAST)
         if gap or bisect.bisect(breaks, before[0]) != bisect.bisect(breaks, at):
             runs.append([])

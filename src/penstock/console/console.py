@@ -241,7 +241,7 @@ def _listen(settings: Settings) -> socket.socket:
         )[0]
     except socket.gaierror as error:
         raise InputError(
-            f"{settings.host} is no address of this machine: {error.strerror}.", remedy="Leave --host out."
+            f"{settings.host} is not an address of this machine: {error.strerror}.", remedy="Leave --host out."
         ) from None
     made = socket.socket(family, kind, protocol)
     try:

@@ -116,7 +116,7 @@ async def letters(backend: Backend, request: PageRequest) -> Data:
 
 
 def _letter_row(backend: Backend, message: Message) -> Data:
-    """Give what a table says of a letter; of something else on such a subject, that it is none."""
+    """Give what a table says of a letter; of something else on such a subject, that it is not a letter."""
     about: Data = {
         "number": message.sequence,
         "died": iso(message.time),

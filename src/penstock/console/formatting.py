@@ -66,7 +66,7 @@ def cut(value: Any, most: int = _LONG) -> str:
 
 
 def points(values: Sequence[float], width: int = 100, height: int = 20) -> str:
-    """Give the points of a line through the values, for SVG; nothing where there are too few."""
+    """Give the points of a line through the values, for SVG; nothing if there are too few."""
     top = max(values, default=0.0)
     if len(values) < 2 or top <= 0:
         return ""

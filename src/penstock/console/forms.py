@@ -60,13 +60,13 @@ class Field:
 
 
 def read_form(body: bytes, kind: str) -> dict[str, list[str]]:
-    """Read a form as browsers send it; InputError if it is none."""
+    """Read a form as browsers send it; InputError if it is not a form."""
     if kind.partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
         raise InputError("This is not a form.", remedy="Send it as application/x-www-form-urlencoded.")
     found: dict[str, list[str]] = {}
     try:
         pairs = parse_qsl(body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_FIELDS)
-    except ValueError:  # bytes that are no text, or more fields than any form of ours has
+    except ValueError:  # bytes that are not text, or more fields than any form of ours has
         raise InputError("The form cannot be read.", remedy=_AGAIN) from None
     for name, value in pairs:
         found.setdefault(name, []).append(value)

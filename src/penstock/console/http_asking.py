@@ -28,7 +28,7 @@ def check_http(url: str, what: str, example: str) -> str:
         good = False
     if not good or parts.query or parts.fragment or not (url.isascii() and url.isprintable() and " " not in url):
         shown = "What is given" if "@" in url else repr(url[:80])
-        raise InputError(f"{shown} is no address of {what}.", remedy=f"Write it as {example}.")
+        raise InputError(f"{shown} is not an address of {what}.", remedy=f"Write it as {example}.")
     return url.rstrip("/")
 
 

@@ -63,5 +63,5 @@ class Mask:
 
 
 def _text(value: str) -> str:
-    """Give text that a page can hold, with a sign for each byte that is none."""
+    """Give text that a page can hold, with a sign for each byte that is not text."""
     return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

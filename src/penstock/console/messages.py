@@ -85,7 +85,7 @@ async def newest(
 
 
 async def _end_of_rows(client: Connection, info: StreamInfo) -> int | None:
-    """Find where the newest message that is no marker ends, where the stream's subjects let us ask for it."""
+    """Find where the newest message that is not a marker ends, where the stream's subjects let us ask for it."""
     plain = [subject for subject in info.config.subjects if not is_marker(subject)]
     if len(plain) == len(info.config.subjects) or not plain or len(plain) > _FILTERS:
         return None
@@ -256,7 +256,7 @@ async def fetch_message(client: Connection, request: PageRequest) -> Message:
     """Give the message that a path names."""
     stream, text = request.path["stream"], request.path["sequence"]
     if not (text.isascii() and text.isdigit() and 0 < len(text) < 20 and int(text) > 0):
-        raise InputError(f"{text[:40]!r} is no sequence.", remedy="Sequences are numbers from 1 on.")
+        raise InputError(f"{text[:40]!r} is not a sequence.", remedy="Sequences are numbers from 1 on.")
     try:
         return await assets.get_message(client, stream, int(text))
     except NotFoundError as error:

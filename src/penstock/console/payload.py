@@ -125,7 +125,7 @@ def _json(data: bytes) -> str | None:
         content: Any = load_json(data, object_pairs_hook=_fields)
         if not isinstance(content, dict | list):
             return None
-        # Infinity and NaN are no JSON, and a number that became one of them was another number.
+        # Infinity and NaN are not JSON, and a number that became one of them was another number.
         return visible(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False), keep="\n")
     except (ValueError, RecursionError):  # what could be read may be too deep to be written
         return None

@@ -134,12 +134,12 @@ class Prometheus:
             what = f"Prometheus at {self.where} refuses the question: {error.description}."
             raise MonitorError(what, server=self.where, code=status, description=error.description) from None
         except (PenstockError, ValueError, TypeError, KeyError, AttributeError):
-            what = f"What answers at {self.where}, with status {status}, is no Prometheus."
+            what = f"What answers at {self.where}, with status {status}, is not a Prometheus."
             raise MonitorError(what, remedy="Is the address right?", server=self.where, code=status) from None
 
 
 def _read(body: bytes, step: int) -> list[PrometheusLine]:
-    """Read an answer: ValueError and its like if it is none, MonitorError if it says what went wrong."""
+    """Read an answer: ValueError and its like if it is not one, MonitorError if it says what went wrong."""
     answer = read_object(body)
     if answer["status"] != "success":
         said = f"{answer['errorType']}: {answer['error']}"[:300]

@@ -65,7 +65,7 @@ async def stream_state(backend: Backend, client: Connection, info: StreamInfo) -
 
 
 async def count_markers(client: Connection, info: StreamInfo) -> int | None:
-    """Count the markers of the Spark sink in a stream: they are no messages of anybody's."""
+    """Count the markers of the Spark sink in a stream: they are not messages of anybody's."""
     if not has_markers(info):
         return None
     body = {"subjects_filter": marker_filter(info.name)}

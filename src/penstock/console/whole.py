@@ -16,7 +16,7 @@ __all__ = ["chunk_facts", "whole_payload", "whole_pieces"]
 
 
 def chunk_facts(backend: Backend, message: Message) -> Data | None:
-    """Give what a chunk says of its place in a payload; None for a message that is no chunk."""
+    """Give what a chunk says of its place in a payload; None for a message that is not a chunk."""
     headers = {name: values[-1] for name, values in message.headers.items()}
     message_id = message_id_of(headers)
     if message_id is None:
@@ -40,7 +40,7 @@ async def _found(client: Connection, message: Message) -> tuple[Archive, str, St
         )
     message_id = message_id_of({name: values[-1] for name, values in message.headers.items()})
     if message_id is None:
-        raise InputError(f"Message {message.sequence} of {stream} is no chunk.", remedy="Leave whole out.")
+        raise InputError(f"Message {message.sequence} of {stream} is not a chunk.", remedy="Leave whole out.")
     archive = Archive(client, stream, message.subject)
     return archive, message_id, await archive.stored_on(message.subject, message_id)
 

@@ -62,7 +62,7 @@ def audit_streams(ledger: Ledger, options: ConnectionOptions) -> list[Stage]:
 
 
 def _data(bulk: BulkConnection, stream: str, subjects: str | None = None) -> Iterator[bytes]:
-    # Messages that are gone are no error here, nor is a stream: the comparison counts what is lost.
+    # Messages that are gone are not an error here, nor is a stream: the comparison counts what is lost.
     with contextlib.suppress(NotFoundError):
         for batch in bulk.read(stream, subjects=subjects, headers=False, on_loss=lambda lost: None):
             yield from batch["data"].to_pylist()

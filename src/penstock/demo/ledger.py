@@ -41,7 +41,7 @@ class Volume:
     legacy: float = 0.1
     """The share that comes through an old NATS Streaming client."""
     broken: float = 0.02
-    """The share that is no order."""
+    """The share that is not an order."""
     seed: int = 7
 
 

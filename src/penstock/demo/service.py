@@ -41,7 +41,7 @@ class Shop:
         elif request.resource == "top-customers":
             limit = (request.query.get("limit") or ["10"])[0]
             if not re.fullmatch("[0-9]{1,9}", limit):
-                await sender.respond(Response(400, "text/plain", b"The limit is no number."))
+                await sender.respond(Response(400, "text/plain", b"The limit is not a number."))
                 return
             await _send(sender, "customer", (await self.top_customers())[: int(limit)])
         else:

@@ -319,7 +319,7 @@ class InFlight:
             self._advance()
 
     def _refused(self, item: Pending, error: PenstockError) -> None:
-        """Decide what an answer that is no ack means: again, or never."""
+        """Decide what an answer that is not an ack means: again, or never."""
         if judge(error) is Verdict.UNKNOWN:
             item.lost = True
         if self._mending:

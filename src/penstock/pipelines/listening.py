@@ -33,7 +33,7 @@ class Listening:
         self._begin()
 
     def _begin(self) -> None:
-        self._batch: set[str] = set()  # flows that are no queries
+        self._batch: set[str] = set()  # flows that are not queries
         self._begun = 0
         self._over = 0
         self._added = False

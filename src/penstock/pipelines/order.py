@@ -4,7 +4,7 @@
 travels as JSON in a file of the run's own folder. Whatever the classes have travels: their fields make the JSON. A
 reader refuses a field that is missing, unknown or of another kind, because then another Penstock wrote it.
 
-The connection is no part of it. Spark's own workers need it, too, and know nothing but the environment: so it travels
+The connection is not part of it. Spark's own workers need it, too, and know nothing but the environment: so it travels
 as a context, which `penstock.contexts` writes and reads, named by `NATS_CONTEXT`.
 """
 

@@ -118,7 +118,7 @@ def progress_folder(project: Project) -> Path:
     """Give the folder in which runs from this machine leave their progress."""
     if project.local_storage is not None:
         return project.local_storage
-    # The name of a storage is a URI, which is no name of a folder.
+    # The name of a storage is a URI, which is not a name of a folder.
     key = hashlib.sha256(project.storage.rstrip("/").encode()).hexdigest()[:16]
     home = state_home()
     if home is None:  # a user without a home

@@ -143,7 +143,7 @@ def make_registry(spark: Any, graph: str, *, counting: bool, rules: ReplayRules 
                 self.found.streaming[output.name] = output.format
             if rules is not None and not isinstance(output, Sink | TemporaryView):
                 rules.check_table(output.name)
-            # A view becomes a part of whatever reads it, a materialized view is no query, and our sink counts itself.
+            # A view becomes part of whatever reads it, a materialized view is not a query, and our sink counts itself.
             if kind == "nats" or isinstance(output, TemporaryView | MaterializedView):
                 self._left.add(output.name)
             super().register_output(output)

@@ -41,7 +41,7 @@ class Sight(Executor):
 
 
 def check_remote(url: str) -> None:
-    """Refuse what is no address of a Connect server, and one where nobody listens: Spark would try for minutes."""
+    """Refuse what is not an address of a Connect server, and one where nobody listens: Spark would try for minutes."""
     try:
         host, port = connect_address(url)
     except ValueError:

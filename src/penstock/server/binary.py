@@ -42,7 +42,7 @@ class Binary:
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
-    """Turn "2.14.0-RC.1" into (2, 14, 0); what is no version gives ()."""
+    """Turn "2.14.0-RC.1" into (2, 14, 0); what is not a version gives ()."""
     match = re.match(r"v?(\d+)\.(\d+)\.(\d+)", version)
     return tuple(int(number) for number in match.groups()) if match else ()
 

@@ -24,7 +24,7 @@ __all__ = ["Held", "Loss", "losses", "record_of", "refuse"]
 
 _RESTORED = re.compile(r"Restored ([\d,]+) messages for stream '(.+?) > (.+?)' in ")
 _COMPLAINT = re.compile(r"\[(?:WRN|ERR|FTL)\] +(.*)")
-# What nats-server says when it could not read something of a store. An index that it makes anew is no damage.
+# What nats-server says when it could not read something of a store. An index that it makes anew is not damage.
 _DAMAGE = re.compile(
     r"^(?!.*Recovering stream state from index)"
     r".*(?:could not locate msg block|corrupt|checksums? d(?:id|o) not match|Error recreating stream"

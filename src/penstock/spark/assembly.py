@@ -36,7 +36,7 @@ FLAT = (
     "micros bigint, chunks int, error string"
 )
 _NAMES = [field.split()[0] for field in FLAT.split(", ")]
-# Messages that are no chunks need no state: they pass by in so many shares of a subject, so that Spark can spread them.
+# Messages that are not chunks need no state: they pass by in so many shares of a subject, for Spark to spread them.
 SHARES = 32
 # How far a driver's clock may step back, in milliseconds, before Spark would take its rows for late and drop them.
 CLOCK_STEP = 24 * 3600 * 1000
@@ -144,5 +144,5 @@ def _take(message: Open, rows: Any, message_id: str) -> None:
 
 
 def _passing(rows: Any) -> Any:
-    """Give rows that are no chunks as they came."""
+    """Give rows that are not chunks as they came."""
     return rows.rename(columns={"extra": "headers"}).assign(chunks=1, error=None)[_NAMES]

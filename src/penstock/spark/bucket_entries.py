@@ -28,7 +28,7 @@ __all__ = [
 
 
 def bucket_prefix(bucket: str, config: dict[str, Any]) -> str:
-    """Give what stands before a key in the subjects of a bucket's stream, and refuse one that is no bucket."""
+    """Give what stands before a key in the subjects of a bucket's stream, and refuse one that is not a bucket."""
     from penstock.buckets.key_stream import addresses_of, check_is_bucket  # most tasks get it from the driver
     from penstock.model import Stream
 

@@ -1,8 +1,8 @@
 """What the driver finds out about a bucket before tasks read it: where its keys are, and which message is each's last.
 
 A bucket keeps the last values of a key, one or a few, and drops older ones: what is missing in its stream was mostly
-overwritten, and is no loss. What the state of a bucket at a sequence was, below which messages were dropped since, is
-known key by key: a key that still has a message below the sequence had that value, since the oldest go first.
+overwritten, and is not a loss. What the state of a bucket at a sequence was, below which messages were dropped since,
+is known key by key: a key that still has a message below the sequence had that value, since the oldest go first.
 """
 
 from __future__ import annotations

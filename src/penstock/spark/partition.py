@@ -39,7 +39,7 @@ class NatsPartition(InputPartition):
     hides: bool = False
     """Whether the sink's markers are to be picked out."""
     held: bool = False
-    """Whether a bookmark keeps our messages, so that others which are gone are no loss of ours."""
+    """Whether a bookmark keeps our messages, so that others which are gone are not a loss of ours."""
 
 
 class PartitionReader:

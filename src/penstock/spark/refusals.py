@@ -9,7 +9,7 @@ from penstock.spark.markers import Head, MarkerSubjects, Tally
 
 __all__ = ["WRITE", "Refusals"]
 
-WRITE = "write-"  # how the query of a write that is no query begins; its name follows
+WRITE = "write-"  # how the query of a write that is not a query begins; its name follows
 START = '.option("onMissingMarkers", "start") for one start'
 ANY = '.option("onRepeatedKeys", "any") for one start'
 ONE_ROW = (

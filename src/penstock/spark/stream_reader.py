@@ -226,8 +226,8 @@ class NatsStreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerA
     def _lost_none(self, mark: Mark, stream: Survey) -> bool:
         """Tell whether a stream that begins ahead of us has lost nothing of ours, in so far as we have watched it.
 
-        What the leader said was not for us is no loss. Of a stream with markers we only know where its first data is:
-        if nothing was waiting for us a moment ago, less than its age limit, nothing of ours can have expired since.
+        What the leader said was not for us is not a loss. Of a stream with markers we only know where its first data
+        is: if nothing was waiting for us a moment ago, less than its age limit, nothing of ours can have expired since.
         """
         place, upto = self._clear.get(stream.name, (0, 0))
         if place == mark.next and stream.first <= upto:

@@ -36,7 +36,7 @@ _CHECKSUM = 8
 
 
 class Damaged(ValueError):
-    """Bytes that are no index, or not what their checksum says."""
+    """Bytes that are not an index, or not what their checksum says."""
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ _WORDS = (b"S2sTwO", b"sNaPpY")
 
 
 class Broken(ValueError):
-    """Bytes that are no S2, or not what their CRC says."""
+    """Bytes that are not S2, or not what their CRC says."""
 
 
 def decompress(

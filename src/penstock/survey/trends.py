@@ -12,7 +12,7 @@ __all__ = ["growing", "letters_grow"]
 
 LOOKED_BACK = 300.0  # seconds over which a lag is followed
 LEAST = 60.0  # seconds of history without which nobody can speak of a trend
-GROWTH = 100  # messages: what comes and goes between two looks is no trend
+GROWTH = 100  # messages: what comes and goes between two looks is not a trend
 SHARE = 0.25  # of the lag that must have come since
 LETTERS = 600.0  # seconds for which new dead letters are told
 

@@ -43,7 +43,7 @@ COMPILED: bool = bool(cython.compiled)
 
 # Why `fill` stopped.
 NEED = 0  # the buffer holds no further whole message
-OTHER = 1  # the next frame is no message of the stream: ask the parser
+OTHER = 1  # the next frame is not a message of the stream: ask the parser
 FULL = 2  # the batch has its rows or bytes
 BEYOND = 3  # the next message lies behind the end of the range
 DISORDER = 4  # a delivery is missing or came twice

@@ -180,7 +180,7 @@ def read_complaint(text: str) -> Complaint:
 
 
 def _unquote(quoted: str) -> str:
-    """Undo Go's %q; bytes that are no UTF-8 come back as \\x escapes, and are kept as lone surrogates."""
+    """Undo Go's %q; bytes that are not UTF-8 come back as \\x escapes, and are kept as lone surrogates."""
     if not (len(quoted) > 1 and quoted.startswith('"') and quoted.endswith('"')):
         return quoted
     return _ESCAPE.sub(_unescape, quoted[1:-1])

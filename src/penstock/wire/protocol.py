@@ -164,7 +164,7 @@ def decode_status(block: bytes) -> tuple[int | None, str]:
 def decode_headers(block: bytes) -> tuple[int | None, str, Headers]:
     """Read a header block whole: status, description and headers. Names keep their case, values lose outer blanks.
 
-    Bytes that are no UTF-8 survive as `surrogateescape` decodes them, and `encode_headers` gives them back.
+    Bytes that are not UTF-8 survive as `surrogateescape` decodes them, and `encode_headers` gives them back.
     """
     status, description = decode_status(block)
     if not block.endswith(b"\r\n\r\n") and block != b"NATS/1.0\r\n":
@@ -230,7 +230,7 @@ def publish(subject: str, payload: bytes, reply: str | None = None, header: byte
 
 
 def subscribe(subject: str, sid: int, queue: str | None = None) -> bytes:
-    """Write SUB; bytes that are no UTF-8, as `surrogateescape` decodes them, come out again as they were."""
+    """Write SUB; bytes that are not UTF-8, as `surrogateescape` decodes them, come out again as they were."""
     check_subject(subject, wildcards=True)
     if queue is None:
         return _written(f"SUB {subject} {sid}\r\n", "surrogateescape")

@@ -10,9 +10,9 @@
                                                       ▼
                                                     OPEN ──────► CLOSED    (any state may end there)
 
-A driver owns the socket. It gives every event of `protocol.Parser` that is no message to `receive`, sends what `take`
-gives, and shakes hands while the state is SECURING. Login, TLS, greeting and the sentence for each way in which a
-connection fails are decided here, once for both drivers. A connection that wants TLS never goes on without it.
+A driver owns the socket. It gives every event of `protocol.Parser` that is not a message to `receive`, sends what
+`take` gives, and shakes hands while the state is SECURING. Login, TLS, greeting and the sentence for each way in
+which a connection fails are decided here, once for both drivers. A connection that wants TLS never goes on without it.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Session:
     # -- what is heard --------------------------------------------------------------------------------------------
 
     def receive(self, event: protocol.Event) -> Notice | PenstockError | None:
-        """Take an event that is no message.
+        """Take an event that is not a message.
 
         Gives what the driver has to act on; an error if the server complained and the connection goes on. Raises
         the error that ends the connection, or the attempt to make one.

@@ -139,7 +139,7 @@ def _address(host: str) -> bytes:
     if is_address(host):
         packed = ipaddress.ip_address(host).packed
         return bytes([_IPV4 if len(packed) == 4 else _IPV6]) + packed
-    name = host.encode("idna")  # UnicodeError if it is no host name
+    name = host.encode("idna")  # UnicodeError if it is not a host name
     if not 0 < len(name) <= 255:
         raise UnicodeError("no host name")
     return bytes([_NAME, len(name)]) + name

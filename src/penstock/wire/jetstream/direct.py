@@ -112,7 +112,7 @@ def is_answer_of(stream: str, block: bytes | None) -> bool:
 def read_headers(block: bytes) -> dict[str, list[str]]:
     """Read headers, all values of each name in order; other lines, which anybody may store, do not count.
 
-    Bytes that are no UTF-8 survive, as in `protocol.decode_headers`.
+    Bytes that are not UTF-8 survive, as in `protocol.decode_headers`.
     """
     headers: dict[str, list[str]] = {}
     for line in block.decode("utf-8", "surrogateescape").split("\r\n")[1:]:

@@ -48,7 +48,7 @@ class Said(enum.Enum):
     WAITS = "waits"
     """It sends no more until its question is answered."""
     LOST = "lost"
-    """It sent something that did not come, or that is no part of this read."""
+    """It sent something that did not come, or that is not part of this read."""
 
 
 class Numbering:

@@ -12,6 +12,6 @@ def orders() -> DataFrame:
     return whole.select("order_id", "customer", "name", "region", "cents", "ordered", "stream", "sequence")
 
 
-@dp.table(comment="Messages that are no order, and why.")
+@dp.table(comment="Messages that are not orders, and why.")
 def quarantine() -> DataFrame:
     return spark.readStream.table("incoming").where("fault IS NOT NULL").select("stream", "sequence", "fault", "text")

@@ -72,11 +72,11 @@ ifeq ($(SEED)$(MINUTES)$(ONLY)$(ARGS),)
 	@$(MAKE) --no-print-directory asan
 endif
 
-fuzz: setup ## mutate real bytes into every reader; MINUTES=m, SEED=n, ONLY="name name"
-	@$(RUN) python -m tests.fuzz.run --minutes $(or $(MINUTES),2) --seed $(or $(SEED),1) $(if $(ONLY),--only $(ONLY))
+fuzz: setup ## mutate real bytes into every reader; MINUTES=m, SEED=n, ONLY="name name", ARGS=--page
+	@$(RUN) python -m tests.fuzz.run --minutes $(or $(MINUTES),2) --seed $(or $(SEED),1) $(if $(ONLY),--only $(ONLY)) $(ARGS)
 
-asan: setup ## run the compiled modules under AddressSanitizer; MINUTES=m of mutated bytes
-	@$(RUN) python -m tests.fuzz.asan --minutes $(or $(MINUTES),1)
+asan: setup ## run the compiled modules under AddressSanitizer; MINUTES=m of mutated bytes, ARGS=--page
+	@$(RUN) python -m tests.fuzz.asan --minutes $(or $(MINUTES),1) $(ARGS)
 
 durability: setup ## lose all that was not synced, and damage blocks, on a real server; writes artifacts/durability.json
 	@$(RUN) python -m tests.durability.run $(ARGS)

@@ -149,7 +149,10 @@ class Good:
         place = re.search(rb"Nats-Batch-Sequence: (\d+)", asked.header)
         if b"Nats-Batch-Commit" not in asked.header or place is None:
             return message(asked, b"") if asked.reply else b""
-        return message(asked, b'{"stream":"S","seq":%d,"batch":"b","count":%b}' % (COUNT + int(place[1]), place[1]))
+        name = re.search(rb"Nats-Batch-Id: (\w+)", asked.header)
+        assert name is not None
+        said = b'{"stream":"S","seq":%d,"batch":"%b","count":%b}'
+        return message(asked, said % (COUNT + int(place[1]), name[1], place[1]))
 
     def fast(self, asked: Asked) -> bytes:
         """Let everything come, and confirm each message; the end gets the sum."""

@@ -180,7 +180,9 @@ def _code(text: str) -> str:
 
 def _class(name: str, kind: Any, others: Sequence[Any]) -> list[str]:
     """Describe a class: how it is made, its fields, what it can do."""
-    bases = [base.__name__ for base in kind.__bases__ if base.__module__.startswith("penstock")]
+    bases = [
+        base.__name__ for base in kind.__bases__ if base.__module__.startswith("penstock") and base.__name__[0] != "_"
+    ]
     fields = list(_fields(kind))
     is_value = bool(fields) or issubclass(kind, enum.Enum)
     head = f"class {name}({', '.join(bases)})" if bases and is_value else f"class {name}"

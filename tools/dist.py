@@ -56,6 +56,8 @@ def main() -> None:
             for piece, is_compiled in ((pure, False), (compiled[version], True), (source, False)):
                 made = try_out(piece, python, scratch / f"try-{version}", is_compiled=is_compiled)
         try_command(command, made)
+        newest_version = max(pythons, key=number)
+        try_spark(compiled[newest_version], pythons[newest_version], scratch / "try-spark")
     for wheel in sorted(DIST.glob("penstock-*.whl")):
         wheel.with_suffix(".cdx.json").write_text(sbom.text(wheel))
     files = [path for path in sorted(DIST.iterdir()) if path.name != "SHA256SUMS"]
@@ -136,7 +138,7 @@ def build_source(scratch: Path) -> Path:
     """Make the source distribution of what git knows, so that nothing comes in that lies around."""
     tree = scratch / "tree"
     tree.mkdir()
-    listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT).split("\0")
+    listed = run("git", "ls-files", "-z", cwd=ROOT).split("\0")
     for name in filter(None, listed):
         if (ROOT / name).is_file():
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
@@ -185,6 +187,15 @@ def try_out(piece: Path, python: str, folder: Path, *, is_compiled: bool) -> Pat
     said = run(made, ROOT / "tools" / "smoke.py", "compiled" if is_compiled else "plain", cwd=folder, HOME=str(folder))
     say(f"{piece.name} with {run(made, '--version').strip()}: {said.strip()}")
     return made
+
+
+def try_spark(piece: Path, python: str, folder: Path) -> None:
+    """Install a wheel and what its extras bring into an empty environment, and do there what a newcomer does first."""
+    made = environment(folder, python, (ROOT / "requirements" / "dev.txt").read_text())
+    run(made, "-m", "pip", "install", "--quiet", "--no-deps", "--no-cache-dir", piece, cwd=folder)
+    said = run(made.parent / "penstock", "quickstart", cwd=folder, HOME=str(folder))
+    counted = next(line for line in said.splitlines() if line.startswith("Nothing is lost"))
+    say(f"{piece.name} with Spark: {counted}")
 
 
 def try_command(piece: Path, python: Path) -> None:

@@ -47,7 +47,7 @@ _PINNED = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)", re.MULTILINE)
 
 
 def needed() -> dict[str, set[str]]:
-    """Give every package that the project needs to run, and the extras that bring it; "" is no extra."""
+    """Give every package that the project needs to run, and the extras that bring it; "" is not an extra."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = {"": project["dependencies"], **project["optional-dependencies"]}
     found: dict[str, set[str]] = {}

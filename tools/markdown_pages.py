@@ -106,7 +106,7 @@ def title(text: str) -> str:
 
 def links(text: str) -> Iterator[Link]:
     """Give the links and pictures of a page, but not what stands in code."""
-    # Blank code keeps its place, but the text of a link may be code: ticks and brackets within it are no marks.
+    # Blank code keeps its place, but the text of a link may be code: ticks and brackets within it are not marks.
     shown = prose(text)
     for found in _LINK.finditer(shown):
         start, end = found.span(3)

@@ -92,7 +92,7 @@ def spark_source() -> str:
             "",
             "Files are read on the driver; executors get their contents. Spark shows options in plans, logs and",
             "pages, and hides the values of those whose names tell that they are secrets: `url`, `token`, `password`,",
-            "`credentials`, and all that end in `Secret`. A `context`, or the path of a file, is no secret at all.",
+            "`credentials`, and all that end in `Secret`. A `context`, or the path of a file, is not a secret.",
             "",
             spark_options(CONNECTION),
             "",

@@ -8,12 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import Any
-from urllib.parse import quote
 
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 
@@ -126,13 +125,6 @@ async def complaints(page: Page, *, only: tuple[str, ...] = ()) -> list[str]:
         for item in found["violations"]
         for node in item["nodes"]
     ]
-
-
-def every_page(names: Mapping[str, str], asked: Mapping[str, str] | None = None) -> list[str]:
-    """Give the path of every page with these names in it, and what it wants to know beside them."""
-    filled = {name: quote(value, safe="") for name, value in names.items()}
-    paths = [(page.path.format(**filled), (asked or {}).get(page.name)) for page in PAGES]
-    return [f"{path}?{question}" if question else path for path, question in paths]
 
 
 @asynccontextmanager

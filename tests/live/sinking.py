@@ -73,9 +73,12 @@ def row_subjects(bulk: TaskConnection, stream: str) -> list[str]:
 
 
 class Writer:
-    """One query that writes into one stream; every attempt has a connection of its own, as a task has."""
+    """One query that writes into one stream; every attempt has a connection of its own, as a task has.
 
-    def __init__(self, url: str, stream: str, query: str = "q", rows: int = 5, lanes: int = 3) -> None:
+    `rows` of a batch are as many as an attempt is given at a time, so that none waits for others when it crashes.
+    """
+
+    def __init__(self, url: str, stream: str, query: str = "q", rows: int = 4, lanes: int = 3) -> None:
         self.options = ConnectionOptions(url, request_timeout=2.0)
         self.stream, self.query = stream, query
         self.subjects = MarkerSubjects(stream, query)

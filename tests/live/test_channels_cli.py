@@ -251,7 +251,7 @@ async def test_migrate_refuses_a_stream_in_use(stan, unique, server):
         (("foo",), 2, "--from is missing"),
         (("--from", "nats://127.0.0.1:1"), 2, "No channel is named"),
         (("--from", "nats://127.0.0.1:1", "--from-monitor", "http://127.0.0.1:1"), 1, "monitoring page"),
-        (("--from", "nats://127.0.0.1:1", "--from-monitor", "file:///etc/passwd"), 2, "no address"),
+        (("--from", "nats://127.0.0.1:1", "--from-monitor", "file:///etc/passwd"), 2, "is not an address"),
     ],
 )
 def test_migrate_wants_to_know_what_and_from_where(capsys, server, flags, status, words):

@@ -184,6 +184,7 @@ def test_server_run_prints_a_url_that_works(stranger: Command, tmp_path: Path):
         assert url.startswith("nats://sesame@127.0.0.1:")
         pid = int(run.wait_for("pid ").split("pid ")[1].split(",")[0])
         run.wait_for("is running")
+        assert not any("is gone when it ends" in line for line in run.lines)
         assert stranger("pub", "a", "b", "-s", url).returncode == 0
         one_sentence(stranger("pub", "a", "b", "-s", url.replace("sesame@", "")), 1, "refuses the login")
         second = stranger("server", "run", "--store", str(store))
@@ -192,6 +193,14 @@ def test_server_run_prints_a_url_that_works(stranger: Command, tmp_path: Path):
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert store.is_dir()
+
+
+def test_server_run_without_a_store_says_what_that_means(stranger: Command):
+    """Whoever did not name a folder is told that nothing is kept, and how to keep it."""
+    with stranger.running("server", "run") as run:
+        run.wait_for("What it stores is gone when it ends; --store DIR keeps it.")
+        run.wait_for("is running")
+        assert run.interrupt() == 0
 
 
 def test_server_run_three_nodes(stranger: Command):

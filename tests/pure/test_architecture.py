@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from penstock.spark.markers import State
+from penstock.spark.source_options import SourceOptions
 from tests.pure.test_house import ROOT, SOURCE, modules
 
 PAGE = (ROOT / "docs" / "why" / "architecture.md").read_text()
@@ -27,6 +28,12 @@ def test_every_room_is_on_the_page_and_in_the_picture():
     """A room that is added or renamed gets its place in both."""
     assert [room for room in ROOMS if f"src/penstock/{room}/" not in PAGE] == []
     assert [room for room in ROOMS if not re.search(rf"\b{room}\b", words_of_the_picture())] == []
+
+
+def test_the_picture_of_the_source_says_how_large_a_task_is():
+    """What picture and page say of the bytes of a task is the default of the option."""
+    shown = f"up to {SourceOptions.max_bytes_per_partition // 2**20} MB each"
+    assert shown in (ROOT / "docs" / "why" / "spark-source.svg").read_text()
 
 
 def test_the_stops_of_the_picture_are_those_of_the_page():

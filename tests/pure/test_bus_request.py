@@ -85,7 +85,7 @@ def test_newer_peers():
 )
 def test_what_is_no_request(data: bytes):
     """What is not a request is refused with our error, whatever is wrong with it."""
-    with pytest.raises(RemoteProtocolError, match="no request"):
+    with pytest.raises(RemoteProtocolError, match="not a request of the bus"):
         decode_request(data)
 
 

@@ -113,9 +113,9 @@ def test_flags_are_written_as_in_go():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("-clustered", "true"), "'true' is no flag"),
-        (("serve",), "'serve' is no flag"),
-        (("-",), "no flag"),
+        (("-clustered", "true"), "'true' is neither a flag"),
+        (("serve",), "'serve' is neither a flag"),
+        (("-",), "neither a flag"),
         (("-storage", "x"), "no flag -storage. Did you mean -store"),
         (("-p",), "-p has no value"),
         (("-mm", "many"), "which is not a number"),

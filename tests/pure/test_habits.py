@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from penstock.cli.tree import COMMANDS
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "docs/contributing/release.md"]
+LINK = re.compile(r"\]\(([^)#]+\.md)[^)]*\)")
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 
 
@@ -44,6 +47,23 @@ def test_pages_for_contributors_name_what_exists(page: str):
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for target in re.findall(r"^make ([a-z]+)|`make ([a-z]+)", text, re.MULTILINE):
         assert "".join(target) in targets, target
+
+
+def test_every_page_is_found_from_the_first_one():
+    """Who reads the docs on a code host finds each page from docs/README.md, or from the index of its folder."""
+    docs = ROOT / "docs"
+    for page in docs.rglob("*.md"):
+        indexes = {docs / "README.md", page.parent / "README.md"} & set(docs.rglob("README.md"))
+        if page in indexes or page.parent == docs / "reference" / "api":  # the public names lead to those
+            continue
+        links = [(index.parent / link).resolve() for index in indexes for link in LINK.findall(index.read_text())]
+        assert page in links, page.relative_to(ROOT)
+
+
+def test_the_readme_names_every_command():
+    """The table of what is there has each command of the tree, in its order."""
+    (row,) = re.findall(r"^\| `penstock` \| the command: (.*) \(", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert re.findall(r"`(\w+)`", row) == [name for name, entry in COMMANDS.items() if not entry.hidden]
 
 
 def test_nobody_is_sent_to_an_address_that_may_not_exist():

@@ -65,6 +65,7 @@ FLOORS = {
     "penstock.spark.options": 0,
     "penstock.spark.source_options": 0,
     "penstock.spark.offsets": 0,
+    "penstock.spark.told": 0,
     "penstock.spark.positions": 0,
     "penstock.spark.planning": 0,
     "penstock.spark.pushdown": 0,

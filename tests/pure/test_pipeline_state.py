@@ -226,16 +226,22 @@ def test_a_replay_whose_file_is_gone_is_not_taken_for_a_new_one(project: Project
         keep_replay(project, "v2", "all", {"ALERTS": "V2"})
 
 
-def test_a_file_that_cannot_be_written_leaves_the_old_one(project: Project, storage: Path):
+def test_a_file_that_cannot_be_written_leaves_the_old_one(
+    project: Project, storage: Path, monkeypatch: pytest.MonkeyPatch
+):
     """A disk that is full is told, and whoever was switched is switched as before; nothing half is left."""
     keep_replay(project, "v2", "all", {"ALERTS": "V2"})
     keep_replay(project, "v3", "all", {"ALERTS": "V3"})
     kept = switch(project, "v2")
-    (storage / "switched.part").symlink_to("/dev/full")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(InputError, match=r"switched\.json cannot be written: No space left on device"):
         switch(project, "v3")
     assert current_replay(project) == kept
-    assert not (storage / "switched.part").exists()
+    assert not list(storage.rglob("*.part"))
 
 
 def test_the_home_of_a_storage_is_written_and_read_as_ever(storage: Path):

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.connection import api_request
 from penstock.server import Server
 from tests.live.conftest import eventually, server, unique  # noqa: F401  # fixtures
+from tests.pipelines.projects import api
 from tests.spark.java import ROOT, java_home, set_up_java  # noqa: F401  # tests take them from here, too
 
 set_up_java()
@@ -53,15 +53,7 @@ class Streams:
 
     def api(self, method: str, body: object = None) -> Any:
         """Call the JetStream API."""
-
-        async def call() -> Any:
-            client = await penstock.connect(self.url)
-            try:
-                return await api_request(client, method, body)
-            finally:
-                await client.close()
-
-        return asyncio.run(call())
+        return api(self.url, method, body)
 
     def make(self, name: str, **config: Any) -> str:
         """Make a stream; its subjects begin with its name."""

@@ -8,8 +8,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from tests.spark.conftest import Streams
 from tests.spark.java import QUICK_JVM
 
@@ -50,7 +48,6 @@ def test_importing_penstock_spark_is_enough(streams: Streams, unique: Callable[[
     assert "rows 7" in run(streams, stream, tmp_path, "with")
 
 
-@pytest.mark.heavy
 def test_without_the_import_spark_says_what_it_says(streams: Streams, tmp_path: Path):
     """What the README says is true: nothing of ours runs in such a program, and Spark does not find the format."""
     assert "DATA_SOURCE_NOT_FOUND" in run(streams, "NONE", tmp_path, "without")

@@ -195,6 +195,7 @@ def test_rows_that_were_stored_in_another_order_are_refused(keys, bulk, bucket):
 
 def test_an_earlier_row_is_not_stored_after_a_later_one(keys, bulk, bucket):
     """Of a key's two rows an earlier run stored the second, from another partition: the first would come after it."""
+    keys.asked(atomic_rows=1)
     with pytest.raises(Crash):
         keys.attempt([("k", b"2")], partition=1, crash_after=1)
     with pytest.raises(MarkerError, match="in another order"):
@@ -229,7 +230,7 @@ def test_keys_are_put_deleted_and_purged(keys, bulk, bucket):
 
 def test_a_row_is_stored_if_its_key_has_the_revision(keys, bulk, bucket):
     """Revisions are compared by the server; a row that the batch itself stored is no conflict when it comes again."""
-    keys.asked(revision_column="revision")
+    keys.asked(revision_column="revision", atomic_rows=3)
     keys.whole_batch([[("a", b"1", None, 0), ("b", b"1", None, None)]])
     revision = {key: bulk.last(f"KV_{bucket}", f"$KV.{bucket}.{key}").sequence for key in "ab"}
     rows = [("a", b"2", None, revision["a"]), ("b", b"2", None, None), ("new", b"2", None, 0)]

@@ -61,8 +61,9 @@ def test_a_frame_is_put_and_nats_py_reads_it(spark, server, save, bulk, bucket):
         try:
             store = await client.jetstream().key_value(bucket)
             watcher, seen = await store.watchall(), set()
-            while (entry := await watcher.updates(timeout=5)) is not None:
-                seen.add(entry.key)
+            while len(seen) < 1200:
+                if (entry := await watcher.updates(timeout=5)) is not None:
+                    seen.add(entry.key)
             await watcher.stop()
             entry = await store.get("k.7")
             past = [item.value for item in await store.history("k.2")]

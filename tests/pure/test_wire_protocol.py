@@ -230,6 +230,19 @@ def test_receiving_into_the_buffer(wire: Any) -> None:
     assert one.place == len(content)
 
 
+def test_a_small_rest_is_received_on_at_the_front(wire: Any) -> None:
+    """What is left of a frame goes to the front at once, so that the same part of the buffer is used again."""
+    one = parser(wire)
+    frame = b"MSG a 1 1000\r\n" + b"y" * 1000 + b"\r\n"
+    for _ in range(50):
+        one.feed(frame * 10 + frame[:700])
+        assert len(drain(one)) == 10
+        one.feed(frame[700:])
+        assert (one.start, one.end) == (0, len(frame))
+        assert len(drain(one)) == 1
+    assert one.place == 50 * 11 * len(frame)
+
+
 # -- headers -------------------------------------------------------------------------------------------------
 
 

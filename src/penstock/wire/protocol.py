@@ -72,6 +72,7 @@ MAX_LINE = 64 * 1024  # INFO of a large cluster lists hundreds of addresses in s
 MAX_HEADER = 4 * 1024 * 1024
 MAX_PAYLOAD = 64 * 1024 * 1024 + MAX_HEADER  # what a server can be configured to carry, and headers that it adds
 RECEIVE_SIZE = 1024 * 1024
+SMALL_REST = 16 * 1024  # bytes of a frame that is not whole yet, and is moved to the front of the buffer at once
 
 PING = b"PING\r\n"
 PONG = b"PONG\r\n"
@@ -287,10 +288,10 @@ class Parser:
         """Give room to receive into; say with `received` how much of it was filled."""
         if self.start == self.end:
             self.begin()
-        size = len(self.buffer)
-        # Moving a rest of a few kilobytes is cheap; receiving into the last few bytes of the buffer is not.
-        if size - self.end < size // 4 and self.start > 0:
-            rest = self.end - self.start
+        size, rest = len(self.buffer), self.end - self.start
+        # Moving a rest of a few kilobytes is cheap; receiving into the last few bytes of the buffer is not, and neither
+        # is going through all of it, again and again, if a part that stays in the processor's cache is enough.
+        if self.start > 0 and (rest <= SMALL_REST or size - self.end < size // 4):
             with memoryview(self.buffer) as view:
                 view[:rest] = view[self.start : self.end]
             self.taken += self.start

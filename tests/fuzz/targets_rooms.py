@@ -121,6 +121,7 @@ def channels(content: bytes) -> None:
     if (whole := canonical_publish(content)) is not None:
         assert canonical_publish(whole) == whole
     with suppress(PenstockError):
+        decode(MsgProto, content)  # what is delivered again was one: the count may complete what was cut off
         assert decode(MsgProto, again(content, 300)).redeliveryCount == 300
 
 

@@ -57,6 +57,28 @@ async def test_what_a_peer_does_not_take_before_the_end_is_told(server, unique, 
         assert any("never sent" in str(error) for error in errors)
 
 
+async def test_closing_waits_for_what_goes_out_and_ends_once(server, unique, told, errors):
+    """A peer that takes the last bytes while the connection is being closed gets them all, and nothing goes wrong."""
+    subject, wrong = unique("kept"), []
+    asyncio.get_running_loop().set_exception_handler(lambda _, about: wrong.append(about))
+    async with relay(server) as wire, await penstock.connect(server.url) as other:
+        heard = await other.subscribe(subject)
+        await other.flush()
+        nc = await penstock.connect(wire.url, on_error=told)
+        wire.hold()
+        count = 0
+        while not nc.unsent:
+            nc.send(subject, bytes(900_000))
+            count += 1
+        closing = asyncio.create_task(nc.close())
+        await asyncio.sleep(0)  # so that it has begun
+        wire.release()
+        await closing
+        await eventually(lambda: heard.delivered == count, "all that was sent")
+    assert errors == []
+    assert wrong == []
+
+
 async def test_a_connection_that_is_closed_when_all_was_sent_tells_nothing(server, unique, told, errors):
     """An orderly end is no error."""
     nc = await penstock.connect(server.url, on_error=told)

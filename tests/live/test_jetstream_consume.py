@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.connection import Connection, api_request, connect
-from penstock.errors import DeadlineError, DisconnectedError, InputError, NotFoundError
+from penstock.errors import DeadlineError, DisconnectedError, InputError, NotFoundError, RemoteProtocolError
 from penstock.jetstream import (
     AckSample,
     Advisory,
@@ -23,6 +23,7 @@ from penstock.jetstream import (
     Worker,
     assets,
 )
+from penstock.jetstream.ordered import OrderedRead
 from penstock.model import Consumer, Stream
 from penstock.server import Server
 from penstock.wire.jetstream import names
@@ -579,3 +580,46 @@ async def test_samples_and_advisories_are_told(nc: Connection, orders: Any):
     assert all(sample.ack_time > 0 for sample in samples)
     figures = events.figures[stream, "c"]
     assert (figures.samples, figures.redelivered, figures.naks, figures.most_deliveries) == (3, 1, 1, 2)
+
+
+# -- what nobody asked for ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{"batch": 10}, {"max_bytes": 1000}])
+async def test_what_nobody_asked_for_does_not_pile_up(nc: Connection, orders: Any, options: dict[str, Any]) -> None:
+    """Deliveries without end that were not asked for fill no memory: the read ends with an error that says so."""
+    stream = await orders()
+    async with Deliveries(nc, stream, "c", **options) as deliveries:
+        await until(lambda: _holds(deliveries, 3))
+        for _ in range(20_000):
+            deliveries._heard(b"x", f"{names.ACK}.{stream}.c.1.9.9.1763560000000000000.0".encode(), b"", None)
+        assert len(deliveries._queue) < 1000
+        with pytest.raises(RemoteProtocolError, match="wait to be read, and"):
+            await _read_out(deliveries)
+
+
+async def test_what_an_ordered_read_did_not_ask_for_does_not_pile_up(
+    nc: Connection, orders: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same of a read in order, if messages come in their order, but nobody waits for our answer."""
+    monkeypatch.setattr("penstock.jetstream.ordered._UNREAD", 100_000)
+    stream = await orders()
+    async with OrderedRead(nc, stream) as read:
+        await until(lambda: _holds(read, 3))
+        for number in range(4, 2000):
+            order, reply = read._order, f"{names.ACK}.{stream}.c.1.{number}.{number}.1763560000000000000.9"
+            if order is not None:
+                read._hear(order, b"x", reply.encode(), bytes(100), None)
+        assert len(read._queue) < 1000
+        with pytest.raises(RemoteProtocolError, match="wait to be read, and the server goes on"):
+            await _read_out(read)
+
+
+async def _holds(reading: Deliveries | OrderedRead, count: int) -> bool:
+    return len(reading._queue) >= count
+
+
+async def _read_out(reading: Deliveries | OrderedRead) -> None:
+    async with asyncio.timeout(20):
+        async for _ in reading:
+            pass

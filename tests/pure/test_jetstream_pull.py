@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import DisconnectedError, InputError, JetStreamError, NotFoundError, PenstockError
+from penstock.errors import (
+    DisconnectedError,
+    InputError,
+    JetStreamError,
+    NotFoundError,
+    PenstockError,
+    RemoteProtocolError,
+)
 from penstock.wire.jetstream.answers import read_status
 from penstock.wire.jetstream.pull import Pulls, body
 
@@ -276,3 +283,34 @@ def test_the_bounds_hold_in_any_order(batch: int, limit: int | None, steps: list
     pulls.restart(0.0)
     if limit is None or came < limit:
         assert pulls.want(0) > 0, "a reader that has read all can always go on"
+
+
+# -- what nobody asked for -----------------------------------------------------------------------------------
+
+
+def test_more_than_was_asked_for_ends_the_read() -> None:
+    """What requests that were given up may still bring has room; what goes far beyond that is an error."""
+    pulls = made()
+    pulls.ask(10, 0.0)
+    assert pulls.check(10)
+    assert pulls.check(159)
+    assert pulls.error is None
+    assert not pulls.check(160)
+    assert isinstance(pulls.error, RemoteProtocolError)
+    assert "160 deliveries of consumer c of S wait to be read, and 10 were asked for" in str(pulls.error)
+
+
+def test_more_bytes_than_were_asked_for_end_the_read() -> None:
+    """If bytes are bounded, those count that came since the last request, and that none was out for."""
+    pulls = made(batch=1000, max_bytes=100)
+    pulls.ask(1000, 0.0)
+    for _ in range(16):
+        pulls.came(0.0, size=100)
+        assert pulls.check(2)
+    pulls.ask(1000, 0.0)
+    for _ in range(16):
+        pulls.came(0.0, size=100)
+    assert pulls.check(2), "the first one was asked for"
+    pulls.came(0.0, size=100)
+    assert not pulls.check(2)
+    assert isinstance(pulls.error, RemoteProtocolError)

@@ -407,7 +407,11 @@ class Wire(Reading, asyncio.BufferedProtocol):
         """Close at once."""
         self.session.state = State.CLOSED
         self._drop_backlog()
-        if self._transport is not None:
+        self._cut()
+
+    def _cut(self) -> None:
+        # One that is gone must not be closed again: asyncio takes that badly from one that ended with its last write.
+        if self._transport is not None and not self._gone.done():
             self._transport.abort()
 
     async def close(self, within: float) -> int:
@@ -420,7 +424,7 @@ class Wire(Reading, asyncio.BufferedProtocol):
             async with asyncio.timeout(within):
                 await asyncio.shield(self._gone)
         unsent = 0 if self._gone.done() else self._transport.get_write_buffer_size()
-        self._transport.abort()
+        self._cut()
         self._drop_backlog()
         if self._held is not None:
             await end([self._held], within=1.0)

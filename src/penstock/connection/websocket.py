@@ -112,7 +112,14 @@ class _WebSocketTransport:
         self._news.set()
         if not self._lost:
             self._lost = True
+            self._cut()
             self._wire.connection_lost(error)
+
+    def _cut(self) -> None:
+        self._socket.transport.abort()
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self._unsent.append(bytes(data))
@@ -127,10 +134,7 @@ class _WebSocketTransport:
 
     def abort(self) -> None:
         self._closing = True
-        self._socket.transport.abort()
-        for task in self._tasks:
-            if task is not asyncio.current_task():
-                task.cancel()
+        self._cut()
         asyncio.get_running_loop().call_soon(self._end, None)
 
     def is_closing(self) -> bool:

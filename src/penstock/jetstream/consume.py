@@ -281,6 +281,10 @@ class Deliveries:
 
     def _heard(self, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
         if reply.startswith(_ACK):
+            held = len(self._queue)
+            if (held >= self._pulls.batch or self._max_bytes is not None) and not self._pulls.check(held):
+                self._wake()
+                return
             delivery = Delivery(self._client, subject, reply, payload, block)
             self._queue.append(delivery)
             if self._max_bytes is None:

@@ -45,6 +45,7 @@ _SLACK = 0.5  # seconds that a heartbeat may be late, beyond one that is missed
 _UNUSED = 5.0  # seconds after which the server deletes a consumer that nobody listens to
 _STANDING = 60.0  # seconds between two looks at a connection that is away
 _LEAVING = 2.0  # seconds for the last word to the server
+_UNREAD = 128 * 1024 * 1024  # bytes that may wait to be read: four times what a server sends before it asks
 
 Policy = Literal["all", "last_per_subject", "new"]
 
@@ -96,6 +97,7 @@ class OrderedRead:
         self._initial: int | None = None  # how many messages it had to begin with
         self._marked = False  # whether _CURRENT stands in the queue, or stood there
         self._asked = b""  # the question of the server that waits in the queue
+        self._unread = 0  # bytes that came since the queue was empty, or a question answered
         self._consumer = ""
         self._subscription: Subscription | None = None
         self._error: PenstockError | None = None
@@ -202,6 +204,12 @@ class OrderedRead:
             return
         self._heard_at = self._loop.time()
         if isinstance(said, OrderedMessage):
+            if not self._queue:
+                self._unread = 0
+            self._unread += len(reply) + len(payload) + len(block or b"")
+            if self._unread > _UNREAD:
+                self._overrun()
+                return
             self.last = said.sequence
             self._queue.append(said)
             if not self._marked and (not said.pending or order.came == self._initial):
@@ -218,6 +226,16 @@ class OrderedRead:
             self._mark()  # messages that were counted may have been removed since, and nothing else comes
         self._wake()
 
+    def _overrun(self) -> None:
+        self._order = None  # nothing more is taken
+        self.fail(
+            RemoteProtocolError(
+                f"More than {_UNREAD >> 20} MiB of stream {self.stream} wait to be read, and the server goes on behind "
+                f"sequence {self.last} without our answer.",
+                remedy="Is a nats-server at the other end? It waits. Begin to read again behind what you have.",
+            )
+        )
+
     def _mark(self) -> None:
         if not self._marked:
             self._marked = True
@@ -233,7 +251,7 @@ class OrderedRead:
             self._queue.append(question)
 
     def _answer(self, question: bytes) -> None:
-        self._asked = b""
+        self._asked, self._unread = b"", 0
         subject = question.decode("utf-8", "replace")
         self._denial.close()
         self._denial.enter_context(self._client.expecting(subject, self.fail))

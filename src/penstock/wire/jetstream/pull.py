@@ -9,7 +9,8 @@ comes on the reply subject. It ends its request, unless it is a heartbeat; as lo
 heard at least every heartbeat. Only a request whose bytes are used up to the last one ends without a word, so they are
 counted here as the server counts: subject, reply subject, headers and payload. What is not heard, and what comes when a
 leader moves, is trouble: the driver finds out whether the consumer is there, and then asks anew (`restart`) or gives up
-(`error`).
+(`error`). After that the requests before may still be answered, so somewhat more may come than was asked for; `check`
+refuses what no server would send.
 
 In a priority group that is pinned, the server delivers to one client. The first delivery says under which id; requests
 that name it are served, those that name none wait until the pin is free, and those that name an old one end with 423.
@@ -20,7 +21,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from penstock.errors import DisconnectedError, InputError, JetStreamError, NotFoundError, PenstockError
+from penstock.errors import (
+    DisconnectedError,
+    InputError,
+    JetStreamError,
+    NotFoundError,
+    PenstockError,
+    RemoteProtocolError,
+)
 from penstock.wire.jetstream.answers import Status, StatusKind
 from penstock.wire.jetstream.verdicts import Verdict
 
@@ -29,6 +37,7 @@ __all__ = ["Pulls", "body"]
 _NANO = 1_000_000_000
 _AT_ONCE = 2  # requests: the second one is on its way while the first one is served
 _SLACK = 0.5  # seconds that a heartbeat may be late, beyond one that is missed
+_BEYOND = 16  # times what is asked for at once: more than requests that were given up can bring
 
 
 def body(
@@ -83,6 +92,7 @@ class Pulls:
         self.trouble_since = 0.0
         self._left: dict[int, int] = {}  # what each request may still bring
         self._bytes_left: dict[int, int] = {}  # and how much, if there is a bound
+        self._unasked = 0  # bytes that came since we asked last, and that no request was out for; if there is a bound
         self._number = self._came = 0
         self._heard_at = now
 
@@ -117,6 +127,7 @@ class Pulls:
         self._number += 1
         self._left[self._number] = count
         if self.max_bytes is not None:
+            self._unasked = 0
             self._bytes_left = {number: self._bytes_left[number] for number in self._left if number in self._bytes_left}
             self._bytes_left[self._number] = self.max_bytes
         asked = body(count, max_bytes=self.max_bytes, expires=self.expires, heartbeat=self.heartbeat, about=self.about)
@@ -129,6 +140,8 @@ class Pulls:
         self._heard_at = now
         self.trouble = ""
         self._came += count
+        if not self._left:
+            self._unasked += size
         while count and (oldest := next(iter(self._left), None)) is not None:
             taken = min(count, self._left[oldest])
             self._left[oldest] -= taken
@@ -137,6 +150,20 @@ class Pulls:
                 self._bytes_left[oldest] -= size
             if not self._left[oldest] or self._bytes_left.get(oldest, 1) <= 0:
                 del self._left[oldest]
+
+    def check(self, held: int) -> bool:
+        """Tell whether there is room for one more delivery, with `held` of them waiting to be read; fail if not."""
+        bound = self.max_bytes
+        if held < _BEYOND * self.batch and (bound is None or self._unasked < _BEYOND * bound):
+            return True
+        self.fail(
+            RemoteProtocolError(
+                f"{held:,} deliveries of consumer {self.consumer} of {self.stream} wait to be read, and {self.batch:,} "
+                "were asked for at a time.",
+                remedy="Is a nats-server at the other end? What is not acknowledged comes again.",
+            )
+        )
+        return False
 
     def told(self, number: int, status: Status, now: float, *, idle: bool = True) -> None:
         """Take note of a status of a request; `idle` says that nothing waits to be read or is worked on."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import gc
 import json
 import os
@@ -35,6 +34,7 @@ from penstock.errors import (
     UnreachableError,
 )
 from penstock.server import Server, find_binary
+from tests.support import Authority
 
 Eventually = Callable[..., Any]
 
@@ -622,76 +622,34 @@ def test_unknown_host() -> None:
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A certificate authority, and a certificate for the server and one for a client."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
-
-    folder = tmp_path_factory.mktemp("tls")
-    now = datetime.datetime.now(datetime.UTC)
-    ca_key = ec.generate_private_key(ec.SECP256R1())
-    ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Test authority")])
-
-    def issue(name: str, subject: x509.Name, key: ec.EllipticCurvePrivateKey, authority: bool) -> None:
-        identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(ca_name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(hours=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
-            .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
-            .add_extension(identifier, critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
-        )
-        if not authority:
-            import ipaddress
-
-            names = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
-            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-        certificate = builder.sign(ca_key, hashes.SHA256())
-        (folder / f"{name}.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-        (folder / f"{name}.key").write_bytes(
-            key.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            )
-        )
-
-    issue("ca", ca_name, ca_key, True)
-    for who in ("server", "client"):
-        key = ec.generate_private_key(ec.SECP256R1())
-        issue(who, x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, who)]), key, False)
-    return {file.name: file for file in folder.iterdir()}
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Signs certificates."""
+    return Authority(tmp_path_factory.mktemp("tls"))
 
 
-async def test_tls(certificates: dict[str, Path]) -> None:
+async def test_tls(authority: Authority) -> None:
     """With a certificate and key the server speaks TLS, and its URL says so."""
-    with lazy(tls_cert=certificates["server.pem"], tls_key=certificates["server.key"]) as server:
+    pair = authority.issue("server", "127.0.0.1", "localhost")
+    with lazy(tls_cert=pair.cert, tls_key=pair.key) as server:
         assert server.url.startswith("tls://")
-        trust = ssl.create_default_context(cafile=str(certificates["ca.pem"]))
+        trust = ssl.create_default_context(cafile=str(authority.ca))
         client = await nats.connect(server.url, tls=trust)
         await client.flush()
         await client.close()
 
 
-async def test_mutual_tls(certificates: dict[str, Path]) -> None:
+async def test_mutual_tls(authority: Authority) -> None:
     """With an authority for clients only a client with a certificate of it gets in."""
-    options = {"tls_cert": "server.pem", "tls_key": "server.key", "tls_ca": "ca.pem"}
-    with lazy(**{name: certificates[file] for name, file in options.items()}) as server:
-        trust = ssl.create_default_context(cafile=str(certificates["ca.pem"]))
+    pair, own = authority.issue("server", "127.0.0.1", "localhost"), authority.issue("client")
+    with lazy(tls_cert=pair.cert, tls_key=pair.key, tls_ca=authority.ca) as server:
+        trust = ssl.create_default_context(cafile=str(authority.ca))
 
         async def quiet(error: Exception) -> None:
             """Errors reach us as the exception of `connect`."""
 
         with pytest.raises((OSError, nats.errors.Error)):
             await nats.connect(server.url, tls=trust, allow_reconnect=False, error_cb=quiet)
-        trust.load_cert_chain(certificates["client.pem"], certificates["client.key"])
+        trust.load_cert_chain(own.cert, own.key)
         client = await nats.connect(server.url, tls=trust)
         await client.flush()
         await client.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -580,6 +581,21 @@ async def test_samples_and_advisories_are_told(nc: Connection, orders: Any):
     assert all(sample.ack_time > 0 for sample in samples)
     figures = events.figures[stream, "c"]
     assert (figures.samples, figures.redelivered, figures.naks, figures.most_deliveries) == (3, 1, 1, 2)
+
+
+async def test_events_of_ever_new_consumers_do_not_pile_up(nc: Connection, unique: Any, caplog: Any) -> None:
+    """Consumers come and go, and anybody may name some: the figures of those that were heard last are kept."""
+    stream, count = unique("EVENTS"), 1200
+    event = {"type": "io.nats.jetstream.advisory.v1.nak", "timestamp": "2026-01-31T23:59:59Z", "stream": stream}
+    async with Samples(nc, stream) as events:
+        for number in range(count):
+            payload = json.dumps({**event, "consumer": f"c{number}"}).encode()
+            await nc.publish(f"{names.ADVISORY}.CONSUMER.MSG_NAKED.{stream}.c{number}", payload)
+        for _ in range(count):
+            await asyncio.wait_for(anext(events), 10)
+        assert list(events.figures) == [(stream, f"c{number}") for number in range(200, count)]
+        assert events.forgotten == 200
+    assert sum("heard last" in record.getMessage() for record in caplog.records) == 1
 
 
 # -- what nobody asked for ------------------------------------------------------------------------------------------

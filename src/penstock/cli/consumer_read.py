@@ -349,7 +349,7 @@ async def samples(
     if events.missed:
         typer.echo(f"{events.missed:,} events came too fast to be shown; the figures count them.", err=True)
     if events.forgotten:
-        typer.echo(f"The figures of {events.forgotten:,} consumers that were heard before these are left out.", err=True)
+        typer.echo(f"The figures of {events.forgotten:,} consumers heard before these are left out.", err=True)
 
 
 async def _events(events: Samples, count: int, silence: float | None) -> AsyncIterator[AckSample | Advisory]:

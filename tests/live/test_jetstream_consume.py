@@ -631,6 +631,23 @@ async def test_what_an_ordered_read_did_not_ask_for_does_not_pile_up(
             await _read_out(read)
 
 
+async def test_questions_that_nobody_answers_yet_do_not_pile_up(
+    nc: Connection, orders: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server waits for the answer to its question; one that asks on and on ends the read with an error."""
+    monkeypatch.setattr("penstock.jetstream.ordered._UNREAD", 100_000)
+    stream = await orders()
+    async with OrderedRead(nc, stream) as read:
+        await until(lambda: _holds(read, 3))
+        for number in range(4000):
+            if read._order is not None:
+                asked = f"$JS.FC.{stream}.c.{number % 2}".encode()
+                read._hear(read._order, b"x", asked, b"", b"NATS/1.0 100 FlowControl Request\r\n\r\n")
+        assert len(read._queue) < 2000
+        with pytest.raises(RemoteProtocolError, match="wait to be read, and the server goes on"):
+            await _read_out(read)
+
+
 async def _holds(reading: Deliveries | OrderedRead, count: int) -> bool:
     return len(reading._queue) >= count
 

@@ -1,4 +1,4 @@
-"""What became of a message whose ack was lost: asked of the server, and not guessed from what it says of other things."""
+"""What became of a message whose ack was lost: asked of the server, not guessed from what it says of other things."""
 
 from __future__ import annotations
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from penstock.connection import connect
-from penstock.errors import ConditionError, DeadlineError
+from penstock.errors import ConditionError, DeadlineError, PenstockError
 from penstock.jetstream import Publisher
 from tests.scripted import Answer, Asked, Step, js, log_in, playing, serve
+from tests.support import eventually
 
 WRONG = js({"error": {"code": 400, "err_code": 10071, "description": "wrong last sequence: 4"}})
 UNKNOWN = js({"error": {"code": 400, "err_code": 10070, "description": "wrong last msg ID: 4"}})
@@ -48,3 +51,23 @@ async def test_only_a_word_about_the_id_tells_what_became_of_a_message(
                 return
             with pytest.raises(error, match=says):
                 await into.publish("s.x", b"x", id="i", expect_last_sequence=3)
+
+
+@pytest.mark.parametrize("fault", [False, True], ids=["by somebody who closes it", "by a fault of ours"])
+async def test_who_waits_for_a_publisher_that_ends_is_told(monkeypatch: pytest.MonkeyPatch, fault: bool):
+    """`flush` ends with the publisher, also if that is just sending again what has no ack."""
+    with playing(log_in(), serve(ack=None)) as peer:
+        async with await connect(peer.url, reconnect=False) as client:
+            publisher = Publisher(client, "S", ack_timeout=0.1)
+            await publisher.open()
+            await publisher.send("s.x", b"x")
+            await eventually(lambda: publisher.retries, "an attempt to mend it")
+            flushing = asyncio.create_task(publisher.flush())
+            await asyncio.sleep(0)  # so that it waits
+            if fault:
+                monkeypatch.setattr(publisher._in_flight, "_launch", None)
+            else:
+                await publisher.close()
+            with pytest.raises(PenstockError, match="failed before" if fault else "was closed before"):
+                await asyncio.wait_for(flushing, 5)
+            await publisher.close()

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from penstock.channels import Client, Message
+from penstock.channels.unacked import Unacked
 from penstock.channels.wire import MsgProto, Text, UnsubscribeRequest, frame
 from penstock.connection import Connection, Msg, api_request
 from penstock.errors import (
@@ -347,3 +348,28 @@ async def test_messages_that_nobody_may_send_do_not_pile_up(stan, handled):
         told.append(error.value)
     assert "32 messages of foo wait to be read, and the server may send 2" in str(told[0])
     assert len(told) == 1
+
+
+async def test_room_that_a_publisher_gave_up_goes_to_the_next(stan):
+    """Who is cancelled in the moment in which there is room for his message holds up nobody who waits behind him."""
+    connection, unacked = await stan.connection(), Unacked(1)
+    unacked.add(connection, "_STAN.pub.x", "first")
+    waiting = [asyncio.create_task(unacked.room()) for _ in range(3)]
+    await asyncio.sleep(0)  # so that they wait
+    waiting[1].cancel()
+    unacked.settle("first")
+    waiting[0].cancel()
+    await asyncio.wait_for(waiting[2], 5)
+    assert [task.cancelled() for task in waiting] == [True, True, False]
+
+
+async def test_a_publish_that_waits_for_room_goes_on_when_others_give_up(stan):
+    """An ack that never comes holds its place until its publisher gives up, and not for ever."""
+    connection, unacked = await stan.connection(), Unacked(2)
+    lost = [unacked.add(connection, "_STAN.pub.x", guid) for guid in ("first", "second")]
+    waiting = [asyncio.create_task(unacked.room()) for _ in range(2)]
+    await asyncio.sleep(0)  # so that they wait
+    for future in lost:
+        future.cancel()
+    await asyncio.wait_for(asyncio.gather(*waiting), 5)
+    assert len(unacked) == 0

@@ -283,9 +283,23 @@ def test_events_are_read():
     advisory = parse_event(json.dumps({**SAMPLE, "type": kind}).encode())
     assert isinstance(advisory, Advisory)
     assert (advisory.kind, advisory.summary) == ("max_deliver", "stream_seq 7, deliveries 2")
-    for data in (b"", b"5", b"[]", b"{}", json.dumps({**SAMPLE, "ack_time": "soon"}).encode()):
+    for data in (b"", b"5", b"[]", b"{}", b"[" * 20_000):
         with pytest.raises(RemoteProtocolError):
             parse_event(data)
+
+
+@pytest.mark.parametrize("kind", [SAMPLE["type"], "io.nats.jetstream.advisory.v1.nak"])
+@pytest.mark.parametrize("value", ["a b", "a.b", "x" * 256, [], ["a"], {"a": 1}, True, 1.5, 10**400, float("nan")])
+def test_an_event_with_a_field_that_is_none_is_no_event(kind: str, value: Any):
+    """Anybody may publish where the server tells its events: no value of a field becomes an error later on."""
+    fields = ["timestamp", "stream", "consumer"]
+    if kind == SAMPLE["type"]:
+        fields += ["consumer_seq", "stream_seq", "ack_time", "deliveries"]
+    for field in fields:
+        with pytest.raises(RemoteProtocolError):
+            parse_event(json.dumps({**SAMPLE, "type": kind, field: value}).encode())
+    with pytest.raises(RemoteProtocolError):
+        parse_event(json.dumps({**SAMPLE, "type": kind, "more": "x" * 100_000}).encode())
 
 
 def test_figures_add_up():

@@ -22,10 +22,12 @@ __all__ = [
     "PubAck",
     "Status",
     "StatusKind",
+    "absent",
     "api_error",
     "check_done",
     "number",
     "part",
+    "parts",
     "read_ack",
     "read_answer",
     "read_json",
@@ -115,6 +117,20 @@ def part(answer: Mapping[str, Any], name: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise _wrong(name, "an object")
     return found
+
+
+def parts(answer: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """Give a field that is a list of objects; an absent one is empty."""
+    found = answer.get(name) or []
+    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+        raise _wrong(name, "a list of objects")
+    return found
+
+
+def absent(answer: Mapping[str, Any]) -> list[str]:
+    """Give the names that a list lacks, because nobody answers for them: those that are missing, and offline."""
+    offline = part(answer, "offline") if answer.get("offline") is not None else {}  # by name why, in the server's words
+    return sorted({*texts(answer, "missing"), *offline})
 
 
 def check_done(answer: Mapping[str, Any]) -> None:

@@ -352,6 +352,19 @@ def test_ctrl_c_ends_a_question(tmp_path: Path, line: str, question: str):
         assert invoke(server.url, "stream", "ls", "--names").stdout == "ASKED\n"
 
 
+def test_a_full_stream():
+    """What a full stream refuses is one sentence with what to do; so is a stream of three replicas on one server."""
+    with Server(sync="2m") as server:
+        made = ("stream", "add", "FULL", "--subjects", "full", "--max-msgs", "1", "--discard", "new", "--defaults")
+        assert invoke(server.url, *made).status == invoke(server.url, "pub", "full", "one", "-J").status == 0
+        done = invoke(server.url, "pub", "full", "two", "-J")
+        is_one_sentence(done)
+        assert "maximum messages exceeded (10077). The stream is full" in done.stderr
+        done = invoke(server.url, "stream", "add", "THREE", "--subjects", "three", "--replicas", "3", "--defaults")
+        is_one_sentence(done)
+        assert "Ask for one replica, or connect to a cluster." in done.stderr
+
+
 def test_contexts(tmp_path: Path, server: Server):
     """A context names the server and the login; a flag wins over it; a broken one is bad input that names the file."""
     folder = tmp_path / "nats" / "context"

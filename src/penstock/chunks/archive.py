@@ -68,8 +68,8 @@ class Archive:
             try:
                 answer = await api_request(self._nc, names.stream_info(self.stream), patience=self._patience)
             except NotFoundError as error:
-                error.remedy = "Archive.create declares a stream for payloads; `penstock chunks send` does so, too."
-                raise
+                remedy = "Archive.create declares a stream for payloads; so does `penstock chunks send --persistent`."
+                raise NotFoundError(f"There is no stream {self.stream}.", remedy=remedy, **error.facts) from None
             self._config, self.domain = dict(answer["config"]), answer.get("domain") or ""
         return self._config
 

@@ -327,6 +327,7 @@ def test_bad_durations_and_options(stranger: Command):
     one_sentence(stranger("pub", "a", "b", "--timeout", "soon"), 2, "--timeout", "duration")
     one_sentence(stranger("server", "run", "--nodes", "2"), 2, "nodes")
     one_sentence(stranger("server", "run", "--token", "x", "--no-auth"), 2, "--no-auth")
+    one_sentence(stranger("server", "run", "--config", "/nowhere"), 2, "/nowhere cannot be read: No such file")
     assert stranger("pub", "a", "b", "--no-such-flag").returncode == 2
 
 

@@ -331,6 +331,17 @@ def test_bad_durations_and_options(stranger: Command):
     assert stranger("pub", "a", "b", "--no-such-flag").returncode == 2
 
 
+def test_a_configuration_that_the_server_refuses(stranger: Command, tmp_path: Path):
+    """The sentence says why; the end of the server's log stands below it, line by line, and escapes stay visible."""
+    (tmp_path / "bad.conf").write_text("bad {{{")
+    done = stranger("server", "run", "--config", str(tmp_path / "bad.conf"))
+    first, *log = done.stderr.splitlines()
+    assert (done.returncode, first.endswith("The end of its log:")) == (1, True)
+    assert first.startswith("penstock: nats-server n1 ended with status 1: Parse error")
+    assert log
+    assert all(line.startswith("  ") and "\\n" not in line for line in log)
+
+
 def test_sub_survives_nothing_silently(stranger: Command):
     """When the server dies, sub says that the connection is lost, and Ctrl-C still ends it cleanly."""
     with Server(sync="2m") as mortal, stranger.running("sub", "x", "-s", mortal.url) as sub:

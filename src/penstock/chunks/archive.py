@@ -70,8 +70,8 @@ class Archive:
             try:
                 answer = await api_request(self._nc, names.stream_info(self.stream), patience=self._patience)
             except NotFoundError as error:
-                error.remedy = "Archive.create declares a stream for payloads; `penstock chunks send` does so, too."
-                raise
+                remedy = "Archive.create declares a stream for payloads; so does `penstock chunks send --persistent`."
+                raise NotFoundError(f"There is no stream {self.stream}.", remedy=remedy, **error.facts) from None
             info = StreamInfo.from_json(answer)
             Stream.from_json(info.raw["config"])  # whoever looks at a field of it finds what belongs there
             self._config, self.domain = dict(info.raw["config"]), text(answer, "domain", "")

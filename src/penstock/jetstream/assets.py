@@ -230,8 +230,9 @@ async def consumer_info(client: Connection, stream: str, name: str, *, patience:
     try:
         return ConsumerInfo.from_json(await api_request(client, method, patience=patience))
     except NotFoundError as error:
-        what = f"consumer {name} of stream {stream}" if "consumer" in (error.description or "") else f"stream {stream}"
-        remedy = f"`penstock consumer ls {stream}` shows those that are there."
+        there = "consumer" in (error.description or "")  # the stream is
+        what = f"consumer {name} of stream {stream}" if there else f"stream {stream}"
+        remedy = f"`penstock {f'consumer ls {stream}' if there else 'stream ls'}` shows those that are there."
         raise NotFoundError(f"There is no {what}.", remedy=remedy, **error.facts) from None
 
 

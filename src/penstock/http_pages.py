@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
@@ -70,9 +72,14 @@ class HttpPages:
         try:
             self._server = await asyncio.start_server(self._serve, self.host, self.port, limit=_REQUEST_BYTES)
         except OSError as error:
+            # asyncio puts words of its own around those of the system.
+            number = error.errno or 0
+            reason = os.strerror(number).lower() if number > 0 else error.strerror or error
             raise InputError(
-                f"{self._what} cannot be at {self.host}:{self.port}: {error.strerror or error}.",
-                remedy="Choose another port, or 0 for a free one.",
+                f"{self._what} cannot be at {self.host}:{self.port}: {reason}.",
+                remedy="Choose another port, or 0 for a free one."
+                if number == errno.EADDRINUSE
+                else "Choose an address of this machine and a port that you may use.",
             ) from None
         self.port = self._server.sockets[0].getsockname()[1]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.errors import InputError, RemoteProtocolError
 from penstock.exports import exports
 from penstock.times import parse_time
-from penstock.wire.jetstream.answers import number, part, text
+from penstock.wire.jetstream.answers import number, part, parts, text
 
 if TYPE_CHECKING:
     from penstock.model import Consumer, Stream
@@ -34,13 +34,6 @@ def _time(content: dict[str, Any], name: str) -> datetime | None:
         return parse_time(written)
     except InputError:
         raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is not a time.") from None
-
-
-def _parts(content: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    found = content.get(name) or []
-    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is not a list of objects.")
-    return found
 
 
 def _numbers(content: dict[str, Any], name: str) -> tuple[int, ...]:
@@ -119,7 +112,7 @@ class Placed:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Read the `cluster` object of an answer; a lone server has none."""
-        others = tuple(Replica.from_json(item) for item in _parts(content, "replicas"))
+        others = tuple(Replica.from_json(item) for item in parts(content, "replicas"))
         return cls(
             leader=text(content, "leader", "") or None,
             replicas=tuple((item.name, item.current) for item in others),
@@ -154,7 +147,7 @@ class Copy:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Read an object of `sources`, or `mirror`, of an answer."""
-        renamed = [(text(item, "src", ""), text(item, "dest", "")) for item in _parts(content, "subject_transforms")]
+        renamed = [(text(item, "src", ""), text(item, "dest", "")) for item in parts(content, "subject_transforms")]
         return cls(
             name=text(content, "name"),
             lag=number(content, "lag", 0),
@@ -247,7 +240,7 @@ class StreamInfo:
         """Read the server's answer."""
         state, config = part(content, "state"), part(content, "config")
         lost = _part(state, "lost")
-        copies = [*_parts(content, "sources"), *([part(content, "mirror")] if content.get("mirror") else [])]
+        copies = [*parts(content, "sources"), *([part(content, "mirror")] if content.get("mirror") else [])]
         return cls(
             name=text(config, "name"),
             created=_time(content, "created"),
@@ -267,7 +260,7 @@ class StreamInfo:
             raw=content,
             time=_time(content, "ts"),
             domain=text(content, "domain", "") or None,
-            alternates=tuple(Alternate.from_json(item) for item in _parts(content, "alternates")),
+            alternates=tuple(Alternate.from_json(item) for item in parts(content, "alternates")),
             held={subject: number(held, subject) for held in (_part(state, "subjects"),) for subject in held},
             gaps=_numbers(state, "deleted"),
         )
@@ -379,7 +372,7 @@ class ConsumerInfo:
             paused=bool(content.get("paused")),
             pause_remaining=_seconds(content, "pause_remaining"),
             placed=Placed.from_json(_part(content, "cluster")),
-            groups=tuple(GroupInfo.from_json(item) for item in _parts(content, "priority_groups")),
+            groups=tuple(GroupInfo.from_json(item) for item in parts(content, "priority_groups")),
             raw=content,
             time=_time(content, "ts"),
         )

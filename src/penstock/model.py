@@ -205,7 +205,9 @@ def _input_error(kind: type[ServerValue], error: ValidationError) -> InputError:
             said.append(f"{place} is missing")
         else:
             text = item["msg"].removeprefix("Value error, ")
-            said.append(f"{place} is {item['input']!r}: {text[:1].lower()}{text[1:]}")
+            given, duration = f"{place} is {item['input']!r}", f"duration is {item['input']!r}"
+            is_said = text.startswith(duration)  # by the reader of durations, which does not know the field
+            said.append(given + (text.removeprefix(duration) if is_said else f": {text[:1].lower()}{text[1:]}"))
     whole = "; ".join(text.rstrip(".") for text in said)
     return InputError(f"{kind.__name__}: {whole}" + ("" if whole.endswith("?") else "."))
 

@@ -44,6 +44,8 @@ class PartFile:
 
     def _name(self, target: Path, overwrite: bool) -> None:
         if overwrite:
+            if target.exists() and not target.is_file():
+                raise FileExistsError(errno.EEXIST, "what is there is not a file", str(target))
             os.replace(self._path, target)
             return
         try:

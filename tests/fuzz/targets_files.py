@@ -16,7 +16,7 @@ from penstock.credentials import claims
 from penstock.durations import format_duration, parse_duration
 from penstock.errors import PenstockError
 from penstock.info import ConsumerInfo, StreamInfo
-from penstock.jetstream.samples import parse_event
+from penstock.jetstream.samples import Figures, parse_event
 from penstock.jetstream.schedule import Schedule
 from penstock.jetstream.snapshot import read_meta
 from penstock.jetstream.topology import Topology
@@ -147,7 +147,8 @@ def events(content: bytes) -> None:
         event = read_event(content)
         json.dumps(event.to_cloudevent())
     with suppress(PenstockError):
-        parse_event(content)
+        told = parse_event(content)
+        {(told.stream, told.consumer): Figures()}.popitem()[1].add(told)
     read_object(content)
 
 

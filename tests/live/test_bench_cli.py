@@ -236,6 +236,9 @@ def test_a_file_and_a_terminal(own: Server, unique: Callable[..., str], tmp_path
     assert [row["MsgCount"] for row in rows] == ["200", "200"]
     again = bench(own, line)
     assert (again.status, "cannot be written" in again.stderr) == (2, True)
+    nowhere = bench(own, f"pub {unique('bench')} --msgs 10 --csv /proc/out.csv")  # a folder that takes no files
+    assert nowhere.status == 2
+    assert nowhere.stderr.splitlines()[-1].startswith("penstock: --csv /proc/out.csv cannot be written")
 
 
 DENIED = """

@@ -139,6 +139,11 @@ async def test_ls_info_export(stan, beside, tmp_path):
     assert base64.b64decode(last["data"]) == b"4"
     assert last["reply"] == "answer"
     assert last["time"] == got.messages[-1].timestamp
+    full = await beside("channels", "export", "foo.bar", "-o", "/dev/full", *flags)
+    assert "/dev/full cannot be written: No space left on device" in full.stderr
+    nowhere = await beside("channels", "export", "foo.bar", "-o", str(tmp_path / "none" / "out.jsonl"), *flags)
+    assert "cannot be written: No such file or directory" in nowhere.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
 
 
 def test_there_is_nothing(capsys, server, unique):

@@ -7,10 +7,18 @@ import time
 
 import pytest
 
-from penstock.channels import Client
-from penstock.channels.wire import Text, UnsubscribeRequest, frame
+from penstock.channels import Client, Message
+from penstock.channels.unacked import Unacked
+from penstock.channels.wire import MsgProto, Text, UnsubscribeRequest, frame
 from penstock.connection import Connection, Msg, api_request
-from penstock.errors import ChannelError, DeadlineError, DisconnectedError, LocalProtocolError, OptionError
+from penstock.errors import (
+    ChannelError,
+    DeadlineError,
+    DisconnectedError,
+    LocalProtocolError,
+    OptionError,
+    RemoteProtocolError,
+)
 from penstock.server import Server
 from tests.live.stan import Got, cluster_of, until
 
@@ -303,3 +311,65 @@ async def test_on_lost_that_fails(stan, caplog):
     known.remove(known.by_id["me"])
     await until(lambda: "on_lost failed itself" in caplog.text)
     assert not client.connected
+
+
+@pytest.mark.parametrize("handled", [False, True])
+async def test_messages_that_nobody_may_send_do_not_pile_up(stan, handled):
+    """More than a server may send without our acks ends a subscription with an error that says so, and is not kept."""
+    await stan.serve()
+    told, begun, may_end = [], asyncio.Event(), asyncio.Event()
+
+    async def tell(error: Exception) -> None:
+        told.append(error)
+
+    async def slow(message: Message) -> None:
+        begun.set()
+        await may_end.wait()
+
+    client = await stan.client(on_error=tell)
+    subscription = await client.subscribe("foo", slow if handled else None, max_in_flight=2)
+    other = await stan.connection()
+    for sequence in range(1, 1001):
+        content = MsgProto(sequence=sequence, subject="foo", data=b"x", timestamp=sequence).SerializeToString()
+        await other.publish(subscription.inbox, content)
+        if handled:
+            async with asyncio.timeout(20):
+                await begun.wait()
+    await until(lambda: subscription.pending >= 32)
+    await other.flush()
+    await client.connection.flush()
+    assert subscription.pending == 32
+    if handled:
+        may_end.set()
+        await until(lambda: told)
+    else:
+        with pytest.raises(RemoteProtocolError) as error:
+            await subscription.next(5)
+        told.append(error.value)
+    assert "32 messages of foo wait to be read, and the server may send 2" in str(told[0])
+    assert len(told) == 1
+
+
+async def test_room_that_a_publisher_gave_up_goes_to_the_next(stan):
+    """Who is cancelled in the moment in which there is room for his message holds up nobody who waits behind him."""
+    connection, unacked = await stan.connection(), Unacked(1)
+    unacked.add(connection, "_STAN.pub.x", "first")
+    waiting = [asyncio.create_task(unacked.room()) for _ in range(3)]
+    await asyncio.sleep(0)  # so that they wait
+    waiting[1].cancel()
+    unacked.settle("first")
+    waiting[0].cancel()
+    await asyncio.wait_for(waiting[2], 5)
+    assert [task.cancelled() for task in waiting] == [True, True, False]
+
+
+async def test_a_publish_that_waits_for_room_goes_on_when_others_give_up(stan):
+    """An ack that never comes holds its place until its publisher gives up, and not for ever."""
+    connection, unacked = await stan.connection(), Unacked(2)
+    lost = [unacked.add(connection, "_STAN.pub.x", guid) for guid in ("first", "second")]
+    waiting = [asyncio.create_task(unacked.room()) for _ in range(2)]
+    await asyncio.sleep(0)  # so that they wait
+    for future in lost:
+        future.cancel()
+    await asyncio.wait_for(asyncio.gather(*waiting), 5)
+    assert len(unacked) == 0

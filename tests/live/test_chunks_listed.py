@@ -99,5 +99,6 @@ def test_the_commands(server: Server, peer: Peer, unique: Any, tmp_path: Any) ->
     assert (listed["bytes"], listed["whole"], listed["chunks"]) == (len(DATA), True, 1)
     assert f"SHA-256 {hashlib.sha256(DATA).hexdigest()}" in run("info", stream, "mine").stdout
     assert "no message none" in run("info", stream, "none", status=1).stderr
+    assert "There is no stream NOPE. Archive.create" in run("ls", "NOPE", status=1).stderr
     peer.do(peer.client.jetstream().purge_stream(stream))
     assert "no payloads" in run("ls", stream).stdout

@@ -253,3 +253,14 @@ async def test_files_are_given_back_when_a_receiver_is_killed(server, subject, t
     receiver.kill()
     await receiver.wait()
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_messages_that_end_before_their_reader_comes_leave_nothing(nc, subject):
+    """An inbox whose reader is busy keeps the messages that are under way, not those that had to go meanwhile."""
+    errors: list[AssemblyError] = []
+    async with Assembler(nc, max_messages=2, on_error=errors.append) as assembler, assembler.open(subject) as inbox:
+        for number in range(500):
+            await nc.publish(subject, b"x", headers={"X-Msg-Id": f"m{number}", "X-Offset": "0", "X-Flags": "0"})
+        await eventually(lambda: len(errors) == 498, "the end of all but two")
+        assert len(inbox._messages) == 2
+        assert [(await anext(inbox)).message_id for _ in range(2)] == ["m498", "m499"]

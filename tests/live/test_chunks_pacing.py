@@ -217,3 +217,42 @@ async def test_only_the_replies_of_publishers_are_answered(server, nc, unique, r
         await receiver.settle()
     await nc.flush()
     assert len(answers) == right
+
+
+async def test_answers_that_wait_for_a_reader_are_bounded(nc, unique):
+    """Who sends one chunk beyond a reader's window again and again is owed a few answers, not one for each time."""
+    subject, reply, answers = unique("flow"), f"_INBOX.{unique()}.chunks.3000", []
+
+    async def answered(message) -> None:
+        answers.append(int(message.data.split()[1]))
+
+    await nc.subscribe(reply, cb=answered)
+    async with Assembler(nc) as assembler, assembler.open(subject, window=1000) as inbox:
+        for offset in (0, 1000, *[2000] * 1000):
+            headers = {"X-Msg-Id": "m", "X-Offset": str(offset), "X-Flags": "0"}
+            await nc.publish(subject, bytes(1000), reply if offset == 2000 else "", headers)
+        message = await asyncio.wait_for(anext(inbox), 20)
+        await eventually(lambda: len(answers) == 1000, "an answer at once for each")
+        assert set(answers) == {1000}  # so far there is room
+        while message.position < 2000:
+            await message.read(1000)
+        await eventually(lambda: len(answers) > 1000, "the answers that were owed")
+        await nc.flush()
+        assert set(answers[1000:]) == {3000}
+        assert len(answers) <= 1064
+
+
+async def test_receivers_that_are_waited_for_are_bounded(nc, unique, monkeypatch, caplog):
+    """Whoever answers under ever new names is not remembered under all of them; the log says so, once."""
+    monkeypatch.setattr(pacing, "_MOST", 3)
+    monkeypatch.setattr(pacing, "_PATIENCE", 0.1)
+    subject = unique("flow")
+
+    async def answer(message) -> None:
+        for number in range(20 if message.reply else 0):
+            await nc.publish(message.reply, b"%016x 1" % number)
+
+    await nc.subscribe(subject, cb=answer)
+    await Publisher(nc).publish(subject, payload(24))
+    said = [record.getMessage() for record in caplog.records if "not waited for" in record.getMessage()]
+    assert said == [f"More than 3 receivers of {subject} answer; the others are not waited for."]

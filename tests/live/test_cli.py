@@ -327,7 +327,19 @@ def test_bad_durations_and_options(stranger: Command):
     one_sentence(stranger("pub", "a", "b", "--timeout", "soon"), 2, "--timeout", "duration")
     one_sentence(stranger("server", "run", "--nodes", "2"), 2, "nodes")
     one_sentence(stranger("server", "run", "--token", "x", "--no-auth"), 2, "--no-auth")
+    one_sentence(stranger("server", "run", "--config", "/nowhere"), 2, "/nowhere cannot be read: No such file")
     assert stranger("pub", "a", "b", "--no-such-flag").returncode == 2
+
+
+def test_a_configuration_that_the_server_refuses(stranger: Command, tmp_path: Path):
+    """The sentence says why; the end of the server's log stands below it, line by line, and escapes stay visible."""
+    (tmp_path / "bad.conf").write_text("bad {{{")
+    done = stranger("server", "run", "--config", str(tmp_path / "bad.conf"))
+    first, *log = done.stderr.splitlines()
+    assert (done.returncode, first.endswith("The end of its log:")) == (1, True)
+    assert first.startswith("penstock: nats-server n1 ended with status 1: Parse error")
+    assert log
+    assert all(line.startswith("  ") and "\\n" not in line for line in log)
 
 
 def test_sub_survives_nothing_silently(stranger: Command):

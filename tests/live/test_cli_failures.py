@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import socket
 import threading
 import time
@@ -13,7 +14,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from penstock.server import Server
+from tests.live.command import environment
 from tests.live.inprocess import Done, Talk, invoke
+from tests.live.terminal import terminal
 
 GUARDED = """
 accounts {
@@ -330,6 +333,36 @@ def test_a_server_that_dies_under_a_reader():
         done = invoke(mortal.url, "sub", "a", beside=kill)
         assert (done.status, done.stdout) == (0, "")
         assert mortal.token not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "question"),
+    [("stream rm ASKED", "[y/N]"), ("stream add NEW", "Subjects"), ("stream info", "Which stream")],
+)
+def test_ctrl_c_ends_a_question(tmp_path: Path, line: str, question: str):
+    """Ctrl-C at a question ends the command at once, which says that nothing was changed, with 130."""
+    with Server(sync="2m") as server:
+        assert invoke(server.url, "stream", "add", "ASKED", "--subjects", "asked", "--defaults").status == 0
+        with terminal(environment(tmp_path, NATS_URL=server.url), *line.split()) as shown:
+            shown.see(question).process.send_signal(signal.SIGINT)
+            shown.see("penstock: Ended at the question; nothing was changed.")
+            assert shown.end() == 130
+            assert "Traceback" not in shown.raw
+            assert "never retrieved" not in shown.raw
+        assert invoke(server.url, "stream", "ls", "--names").stdout == "ASKED\n"
+
+
+def test_a_full_stream():
+    """What a full stream refuses is one sentence with what to do; so is a stream of three replicas on one server."""
+    with Server(sync="2m") as server:
+        made = ("stream", "add", "FULL", "--subjects", "full", "--max-msgs", "1", "--discard", "new", "--defaults")
+        assert invoke(server.url, *made).status == invoke(server.url, "pub", "full", "one", "-J").status == 0
+        done = invoke(server.url, "pub", "full", "two", "-J")
+        is_one_sentence(done)
+        assert "maximum messages exceeded (10077). The stream is full" in done.stderr
+        done = invoke(server.url, "stream", "add", "THREE", "--subjects", "three", "--replicas", "3", "--defaults")
+        is_one_sentence(done)
+        assert "Ask for one replica, or connect to a cluster." in done.stderr
 
 
 def test_contexts(tmp_path: Path, server: Server):

@@ -22,11 +22,13 @@ from penstock.errors import (
     LoginError,
     NoRespondersError,
     TlsError,
+    UnreachableError,
 )
 from penstock.server import Server
 from tests.live.connecting import free_port, nothing_left_open, works
 from tests.live.peer import Talk, info, peer
 from tests.live.socks import proxy
+from tests.scripted import hear, log_in, playing, say
 from tests.support import Authority, eventually
 
 Unique = Callable[..., str]
@@ -384,3 +386,20 @@ async def test_a_websocket_that_cannot_send_ends(monkeypatch: pytest.MonkeyPatch
         assert "no frame can be made" in str(error)
         await eventually(lambda: nc.is_closed, "the end")
         await nc.close()
+
+
+@pytest.mark.parametrize("through", [False, True], ids=["directly", "through a proxy"])
+@pytest.mark.parametrize(
+    "where", ["https://127.0.0.1/", "wss://127.0.0.1:1/", "ws://127.0.0.1:{port}/", "/there", "::"]
+)
+async def test_a_websocket_that_leads_elsewhere_is_not_followed(where: str, through: bool) -> None:
+    """A port that redirects, as of a web server, is an error of ours; no login goes to where it leads."""
+    with playing(log_in()) as other:
+        said = f"HTTP/1.1 301 Moved\r\nLocation: {where.format(port=other.port)}\r\nContent-Length: 0\r\n\r\n"
+        with playing(hear(rb"\r\n\r\n"), say(said.encode())) as server:
+            url = server.url.replace("nats://", "ws://")
+            with proxy() as socks:
+                options: Any = {"socks_proxy": f"socks5://{socks.address}"} if through else {}
+                with pytest.raises(UnreachableError, match="is not the WebSocket port of a NATS server"):
+                    await connect(url, token="secret", connect_timeout=5, **options)
+        assert other.connections == 0

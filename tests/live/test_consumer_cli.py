@@ -227,6 +227,12 @@ def test_a_consumer_that_is_not_there(run: Run, stream: str, arguments: str):
     assert f"penstock consumer ls {stream}" in done.stderr
 
 
+def test_a_consumer_of_no_stream(run: Run):
+    """If the stream is not there either, the sentence says where to look for streams."""
+    done = run("info", "NOPE", "c", status=1)
+    assert done.stderr == "penstock: There is no stream NOPE. `penstock stream ls` shows those that are there.\n"
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -16,6 +16,7 @@ from penstock.jetstream.deadletter import DeadLetters
 from penstock.jetstream.delivery import Delivery
 from penstock.jetstream.worker import Reject, Worker
 from penstock.model import Consumer, Stream
+from penstock.wire.jetstream import names
 
 WINDOW = 0.2  # seconds for which the streams here know ids
 Make = Callable[..., Awaitable[DeadLetters]]
@@ -162,3 +163,51 @@ async def test_a_header_of_ours_that_somebody_else_wrote_does_no_harm(nc: Connec
         found = await dead(b"one", headers={"Penstock-Redelivered": said})
         await found.redeliver(await anext(found.letters()))
         assert (await assets.get_message(nc, found.stream, 2)).headers["Penstock-Redelivered"] == ["1"]
+
+
+@pytest.fixture
+async def lost(nc: Connection, unique: Callable[..., str]) -> DeadLetters:
+    """Give the letters of a new stream; there are none, and whatever becomes one has no worker."""
+    name = unique("LOST")
+    await assets.add_stream(nc, Stream(name=name, subjects=[f"{name}.>"]))
+    letters = DeadLetters(nc, name)
+    await letters.ensure()
+    return letters
+
+
+async def test_what_is_no_advisory_keeps_no_letter_from_being_written(
+    nc: Connection, lost: DeadLetters, caplog: pytest.LogCaptureFixture
+):
+    """Anybody may publish where the server tells of lost messages: what is none is removed, and told, once."""
+    where = f"{names.MAX_DELIVERIES}.{lost.stream}.c"
+    event: dict[str, Any] = {"consumer": "c", "stream_seq": 1, "deliveries": 3}
+    strange = [b"", b"hello", b"[]", b"{}", *(json.dumps({**event, "consumer": name}) for name in ("a.b", 5))]
+    strange += [json.dumps({**event, name: value}) for name in ("stream_seq", "deliveries") for value in (-1, "x", [])]
+    await nc.jetstream().publish(f"{lost.stream}.x", b"lost")
+    for content in (*strange, json.dumps(event)):
+        await nc.jetstream().publish(where, content if isinstance(content, bytes) else content.encode())
+    assert await lost.collect() == 1
+    assert [letter.data async for letter in lost.letters()] == [b"lost"]
+    assert sum("not an advisory" in record.getMessage() for record in caplog.records) == len(strange)
+    assert await lost.collect() == 0
+    assert list(await assets.stream_subjects_held(nc, lost.dead)) == [f"PENSTOCK.DEAD.{lost.stream}.c.1"]
+
+
+@pytest.mark.parametrize("where", ["at the server", "in the stream"])
+async def test_a_message_too_large_for_a_letter_keeps_no_other_from_being_written(
+    nc: Connection, lost: DeadLetters, caplog: pytest.LogCaptureFixture, where: str
+):
+    """A letter has more headers than its message: one that cannot be stored stays, and the log says why each time."""
+    size = nc.max_payload
+    if where == "in the stream":
+        size = 5000
+        config = (await assets.stream_info(nc, lost.dead)).config
+        await assets.edit_stream(nc, config.model_copy(update={"max_msg_size": size}))
+    for sequence, payload in enumerate((bytes(size), b"small"), 1):
+        await nc.jetstream().publish(f"{lost.stream}.x", payload)
+        event = {"consumer": "c", "stream_seq": sequence, "deliveries": 3}
+        await nc.jetstream().publish(f"{names.MAX_DELIVERIES}.{lost.stream}.c", json.dumps(event).encode())
+    assert [await lost.collect(), await lost.collect()] == [1, 0]
+    assert [letter.sequence async for letter in lost.letters()] == [2]
+    said = [record.getMessage() for record in caplog.records if "has no letter" in record.getMessage()]
+    assert [item.startswith(f"Message 1 of {lost.stream} ran out of deliveries") for item in said] == [True, True]

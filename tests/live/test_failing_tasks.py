@@ -83,7 +83,7 @@ async def test_who_watches_a_bucket_hears_of_a_fault(
 async def test_a_survey_that_ends_is_in_the_log(
     nc: Connection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    """Figures that stay as they are for ever are told of, though nobody waits for the survey itself."""
+    """Figures that stay as they are for ever are told of, and nobody waits for newer ones."""
 
     async def client() -> Connection:
         return nc
@@ -95,6 +95,9 @@ async def test_a_survey_that_ends_is_in_the_log(
             await survey.run()
     assert "its figures stay as they are" in caplog.text
     assert survey_module.log.name in {record.name for record in caplog.records}
+    for wait in (survey.next, survey.fresh):
+        with pytest.raises(PenstockError, match="The survey ended"):
+            await asyncio.wait_for(wait(), 20)
 
 
 async def test_only_a_fault_is_told():

@@ -411,7 +411,7 @@ def test_apply(run: Callable[..., Done], unique: Callable[..., str], tmp_path: P
     )
     file.write_text("[streams.A]\nmax_mgs = 5")
     assert (
-        "t.toml: Stream: there is no field 'max_mgs', did you mean 'max_msgs'?"
+        "t.toml: Stream A: there is no field 'max_mgs', did you mean 'max_msgs'?"
         in run("apply", str(file), status=2).stderr
     )
 

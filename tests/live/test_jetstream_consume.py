@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -582,6 +583,21 @@ async def test_samples_and_advisories_are_told(nc: Connection, orders: Any):
     assert (figures.samples, figures.redelivered, figures.naks, figures.most_deliveries) == (3, 1, 1, 2)
 
 
+async def test_events_of_ever_new_consumers_do_not_pile_up(nc: Connection, unique: Any, caplog: Any) -> None:
+    """Consumers come and go, and anybody may name some: the figures of those that were heard last are kept."""
+    stream, count = unique("EVENTS"), 1200
+    event = {"type": "io.nats.jetstream.advisory.v1.nak", "timestamp": "2026-01-31T23:59:59Z", "stream": stream}
+    async with Samples(nc, stream) as events:
+        for number in range(count):
+            payload = json.dumps({**event, "consumer": f"c{number}"}).encode()
+            await nc.publish(f"{names.ADVISORY}.CONSUMER.MSG_NAKED.{stream}.c{number}", payload)
+        for _ in range(count):
+            await asyncio.wait_for(anext(events), 10)
+        assert list(events.figures) == [(stream, f"c{number}") for number in range(200, count)]
+        assert events.forgotten == 200
+    assert sum("heard last" in record.getMessage() for record in caplog.records) == 1
+
+
 # -- what nobody asked for ------------------------------------------------------------------------------------------
 
 
@@ -611,6 +627,23 @@ async def test_what_an_ordered_read_did_not_ask_for_does_not_pile_up(
             if order is not None:
                 read._hear(order, b"x", reply.encode(), bytes(100), None)
         assert len(read._queue) < 1000
+        with pytest.raises(RemoteProtocolError, match="wait to be read, and the server goes on"):
+            await _read_out(read)
+
+
+async def test_questions_that_nobody_answers_yet_do_not_pile_up(
+    nc: Connection, orders: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server waits for the answer to its question; one that asks on and on ends the read with an error."""
+    monkeypatch.setattr("penstock.jetstream.ordered._UNREAD", 100_000)
+    stream = await orders()
+    async with OrderedRead(nc, stream) as read:
+        await until(lambda: _holds(read, 3))
+        for number in range(4000):
+            if read._order is not None:
+                asked = f"$JS.FC.{stream}.c.{number % 2}".encode()
+                read._hear(read._order, b"x", asked, b"", b"NATS/1.0 100 FlowControl Request\r\n\r\n")
+        assert len(read._queue) < 2000
         with pytest.raises(RemoteProtocolError, match="wait to be read, and the server goes on"):
             await _read_out(read)
 

@@ -132,7 +132,9 @@ async def test_a_server_that_is_away_is_told():
             assert (status, found["penstock_up"][0].value) == (200, 0)
             assert "jetstream_stream_total_messages" not in found
             taken = urlsplit(made.url).port
-            with pytest.raises(InputError, match="cannot be at"):
+            with pytest.raises(
+                InputError, match=f"cannot be at 127.0.0.1:{taken}: address already in use. Choose another port"
+            ):
                 await MetricsServer(ConnectionOptions("nats://127.0.0.1"), port=taken or 0).start()
 
 

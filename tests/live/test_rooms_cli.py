@@ -264,7 +264,11 @@ def test_a_new_pipeline(run: Run, tmp_path: Path):
     assert "is there already" in run("pipeline", "new", "shop", "--in", str(tmp_path), status=2).stderr
     state = read(run("pipeline", "status", str(folder), "--json"))
     assert (state["name"], state["running"], state["flows"]) == ("shop", False, [])
-    assert "Pipeline shop is not running." in run("pipeline", "status", str(folder)).stdout
+    said = run("pipeline", "status", str(folder)).stdout
+    assert (
+        said
+        == f"Pipeline shop is not running.\nNo flow has begun a batch yet. `penstock pipeline run {folder}` runs it.\n"
+    )
     assert run("pipeline", "reset", str(folder)).stdout == "There is nothing to reset.\n"
 
 

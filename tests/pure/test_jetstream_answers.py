@@ -25,8 +25,10 @@ from penstock.wire.jetstream.answers import (
     PubAck,
     Status,
     StatusKind,
+    absent,
     api_error,
     number,
+    parts,
     read_ack,
     read_answer,
     read_json,
@@ -185,6 +187,24 @@ def test_texts():
     assert text({}, "name", "-") == "-"
     with pytest.raises(RemoteProtocolError, match="'name'"):
         text({}, "name")
+
+
+@pytest.mark.parametrize("value", [5, "x", {"a": 1}, [5], [[]], [{}, None]])
+def test_what_is_no_list_of_objects(value: object):
+    """A list of objects is that, or an error that names the field; an absent one is empty."""
+    assert parts({"streams": [{}, {"a": 1}]}, "streams") == [{}, {"a": 1}]
+    assert parts({"streams": None}, "streams") == parts({}, "streams") == []
+    with pytest.raises(RemoteProtocolError, match="'streams'"):
+        parts({"streams": value}, "streams")
+
+
+def test_who_is_absent_from_a_list():
+    """Those that nobody answers for are missing, or offline with the reason why; each is named once."""
+    assert absent({}) == absent({"missing": None, "offline": None}) == []
+    assert absent({"missing": ["b", "a"], "offline": {"a": "unsupported", "c": "unsupported"}}) == ["a", "b", "c"]
+    for name, value in (("missing", {"a": 1}), ("missing", [5]), ("offline", ["a"]), ("offline", 5)):
+        with pytest.raises(RemoteProtocolError, match=name):
+            absent({name: value})
 
 
 # -- acks ------------------------------------------------------------------------------------------------------------

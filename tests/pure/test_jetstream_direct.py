@@ -177,6 +177,15 @@ def test_one_or_many() -> None:
     assert [read_found(*answer).sequence for answer in many.result()] == [3, 4]
 
 
+def test_more_than_was_asked_for_is_not_kept() -> None:
+    """A server that gives message after message is told at the first one too many, and nothing more is kept."""
+    get = DirectGet("S", question(3, batch=2))
+    assert [get.hear(b"x", block(number)) for number in range(3, 8)] == [False, False, True, True, True]
+    assert len(get.answers) == 2
+    with pytest.raises(RemoteProtocolError, match="more than the 2 messages"):
+        get.result()
+
+
 def test_nothing_is_there() -> None:
     """Where there is nothing, the result is empty, for one and for many."""
     for body in (question(9), question(9, batch=5)):

@@ -63,3 +63,6 @@ def test_a_reply_subject_that_is_none_is_the_servers_fault():
         Numbering().hear(b"s", b"$JS.ACK.S.c.1.x.1.1.1", b"", None)
     with pytest.raises(RemoteProtocolError):
         Numbering().hear(b"s", b"$JS.ACK.S.c", b"", None)
+    for nanoseconds in (b"-1", b"9223372036854775808", b"9" * 400):  # what no clock of a server says
+        with pytest.raises(RemoteProtocolError):
+            Numbering().hear(b"s", b"$JS.ACK.S.c.1.1.1.%b.0" % nanoseconds, b"", None)

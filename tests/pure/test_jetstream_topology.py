@@ -81,17 +81,20 @@ def test_limits_of_consumers_are_written_as_people_do():
         ("[streams.A", "This is not TOML"),
         ("[stream.A]", "has no 'stream'. Did you mean 'streams'"),
         ("streams = 5", "not a table of tables"),
-        ("[streams.A]\nmax_mgs = 5", "there is no field 'max_mgs', did you mean 'max_msgs'"),
+        ("[streams.A]\nmax_mgs = 5", "Stream A: there is no field 'max_mgs', did you mean 'max_msgs'"),
         ("[streams.A]\nmax_msgs = -5", "max_msgs is -5"),
         ("[streams.A]\nmax_bytes = 'much'", "max_bytes of stream A is 'much'"),
-        ("[streams.A]\nmax_age = 'soon'", "max_age is 'soon'"),
+        ("[streams.A]\nmax_age = 'soon'", "max_age is 'soon', which is not a duration"),
         ("[streams.A]\nname = 'B'", "says that its name is B"),
         ("[streams.'A.B']", "a name has no dots"),
         ("[streams.A]\nunknown = {}", "no field 'unknown'"),
         ("[streams.A]\nsubjects = ['x.>']\n[streams.B]\nsubjects = ['x.y']", "Streams A and B overlap"),
         ("[streams.A.consumers.c]\ndurable = 'd'", "says durable"),
         ("[streams.A.consumers.c]\nephemeral = 1", "Write true or false"),
-        ("[streams.A.consumers.c]\nack_polcy = 'none'", "did you mean 'ack_policy'"),
+        (
+            "[streams.A.consumers.c]\nack_polcy = 'none'",
+            "Consumer c of A: there is no field 'ack_polcy', did you mean 'ack_policy'",
+        ),
         ("[streams.A.consumers.'c.d']", "a name has no dots"),
         ("[streams.A]\nconsumers = 5", "streams.A.consumers is not a table of tables"),
         (
@@ -110,10 +113,13 @@ def test_bad_files(text: str, says: str):
 def test_bad_files_are_named(tmp_path: Any):
     """The sentence begins with the file; a file that is not there is told."""
     (tmp_path / "t.toml").write_text("[streams.A]\nmax_msgs = -5")
-    with pytest.raises(InputError, match=r"t\.toml: Stream: max_msgs"):
+    with pytest.raises(InputError, match=r"t\.toml: Stream A: max_msgs"):
         Topology.load(tmp_path / "t.toml")
     with pytest.raises(InputError, match="cannot be read: No such file"):
         Topology.load(tmp_path / "u.toml")
+    (tmp_path / "v.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="cannot be read: it is not UTF-8 text"):
+        Topology.load(tmp_path / "v.toml")
 
 
 def test_consumers_need_a_declared_stream_and_a_name():
@@ -283,9 +289,23 @@ def test_events_are_read():
     advisory = parse_event(json.dumps({**SAMPLE, "type": kind}).encode())
     assert isinstance(advisory, Advisory)
     assert (advisory.kind, advisory.summary) == ("max_deliver", "stream_seq 7, deliveries 2")
-    for data in (b"", b"5", b"[]", b"{}", json.dumps({**SAMPLE, "ack_time": "soon"}).encode()):
+    for data in (b"", b"5", b"[]", b"{}", b"[" * 20_000):
         with pytest.raises(RemoteProtocolError):
             parse_event(data)
+
+
+@pytest.mark.parametrize("kind", [SAMPLE["type"], "io.nats.jetstream.advisory.v1.nak"])
+@pytest.mark.parametrize("value", ["a b", "a.b", "x" * 256, [], ["a"], {"a": 1}, True, 1.5, 10**400, float("nan")])
+def test_an_event_with_a_field_that_is_none_is_no_event(kind: str, value: Any):
+    """Anybody may publish where the server tells its events: no value of a field becomes an error later on."""
+    fields = ["timestamp", "stream", "consumer"]
+    if kind == SAMPLE["type"]:
+        fields += ["consumer_seq", "stream_seq", "ack_time", "deliveries"]
+    for field in fields:
+        with pytest.raises(RemoteProtocolError):
+            parse_event(json.dumps({**SAMPLE, "type": kind, field: value}).encode())
+    with pytest.raises(RemoteProtocolError):
+        parse_event(json.dumps({**SAMPLE, "type": kind, "more": "x" * 100_000}).encode())
 
 
 def test_figures_add_up():

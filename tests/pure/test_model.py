@@ -305,7 +305,7 @@ def test_good_names_are_taken(name: str) -> None:
         ({"max_consumers": -2}, "max_consumers is -2"),
         ({"max_age": -1}, "max_age is -1"),
         ({"max_age": "-5s"}, "max_age is '-5s'"),
-        ({"max_age": "soon"}, "max_age is 'soon': duration is 'soon', which is not a duration"),
+        ({"max_age": "soon"}, "max_age is 'soon', which is not a duration"),
         ({"max_age": float("inf")}, "max_age is inf"),
         ({"duplicate_window": float("nan")}, "duplicate_window is nan"),
         ({"num_replicas": 0}, "num_replicas is 0"),

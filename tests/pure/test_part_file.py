@@ -115,3 +115,12 @@ def test_every_file_that_is_replaced_is_synced(tmp_path: Path, monkeypatch: pyte
     calls.clear()
     ArchiveFolder(str(tmp_path)).write_json("_penstock/archive.json", {})
     assert [call for call, _ in calls] == ["fsync", "replace", "fsync"]
+
+
+def test_what_is_not_a_file_is_not_replaced(tmp_path: Path) -> None:
+    """A pipe or a device stays where it is, also if a file there might be replaced."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileExistsError, match="what is there is not a file"):
+        write_whole(tmp_path / "pipe", b"new")
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+    assert (tmp_path / "pipe").is_fifo()

@@ -116,7 +116,7 @@ class KeyValue:
             gone = "" if entry is None else f": it was {'deleted' if entry.operation == DELETE else 'purged'}"
             raise NotFoundError(
                 f"Bucket {self.bucket} has no key {key}{at}{gone}.",
-                remedy="`penstock kv ls` shows the keys that are there.",
+                remedy=f"`penstock kv ls {self.bucket}` shows the keys that are there.",
                 code=404,
                 err_code=names.NO_MESSAGE,
             )

@@ -160,7 +160,8 @@ class ObjectStore:
 
     def _no_object(self, name: str, why: str = "") -> NotFoundError:
         what = f"Bucket {self.bucket} has no object {name!r}."
-        return NotFoundError(what, remedy=why or "`list` shows those that are there.", code=404)
+        remedy = why or f"`penstock object ls {self.bucket}` shows those that are there."
+        return NotFoundError(what, remedy=remedy, code=404)
 
     def watch(
         self,

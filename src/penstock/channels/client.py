@@ -367,7 +367,7 @@ class Client:
             name = "ack_wait" if ack_wait < 1 else "max_in_flight"
             raise OptionError(f"{name} is below 1.", remedy="Give 1 or more.", option=name)
         inbox = self.connection.new_inbox()
-        subscription = Subscription(self, channel, inbox, handler, manual_acks)
+        subscription = Subscription(self, channel, inbox, handler, manual_acks, max_in_flight)
         await subscription.listen()
         request = wire.SubscriptionRequest(
             clientID=self.client_id,

@@ -23,6 +23,8 @@ __all__ = ["Message", "Subscription"]
 
 log = logging.getLogger("penstock.channels")
 
+_BEYOND = 16  # times max_in_flight: more than a server that begins anew, and forgot what it sent, can bring
+
 
 @dataclass(slots=True, eq=False, repr=False)
 class Message:
@@ -59,11 +61,12 @@ class Subscription:
     inbox: str
     _handler: Callable[[Message], Awaitable[None]] | None
     _manual_acks: bool
+    _most: int  # messages that the server may have sent without our acks
     ack_inbox: str = ""
     _ack_subject: bytes = b""
     _acks: Connection | None = None  # where they go, until the end
     _tap: TapSubscription | None = None
-    # A message that comes again while it still waits here is kept once, so this holds no more than max_in_flight.
+    # A message that comes again while it still waits here is kept once, so a good server sends no more than `_most`.
     _waiting: OrderedDict[int, Message] = field(default_factory=OrderedDict)
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
     _task: asyncio.Task[None] | None = None
@@ -127,12 +130,22 @@ class Subscription:
     # -- messages ----------------------------------------------------------------------------------------------------
 
     def _receive(self, subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> None:
+        if self._error is not None:
+            return  # nobody will take it
         try:
             got = decode(MsgProto, data)
         except RemoteProtocolError as error:
             log.warning("Channels: bytes on the inbox of a subscription are not a message: %s", error)
             return
         if got.sequence in self._waiting:
+            return
+        if len(self._waiting) >= _BEYOND * self._most:
+            self._error = RemoteProtocolError(
+                f"{len(self._waiting):,} messages of {self.channel} wait to be read, and the server may send "
+                f"{self._most:,} without our acks.",
+                remedy="Does somebody else publish on the inbox of the subscription? Subscribe again.",
+            )
+            self._arrived.set()
             return
         self._waiting[got.sequence] = Message(
             self, got.subject, got.sequence, got.timestamp, got.data, got.reply, got.redeliveryCount, got.redelivered
@@ -155,7 +168,7 @@ class Subscription:
                     await self.client.failed(error)
                 if self._ended:
                     return
-        except DeniedError as error:
+        except (DeniedError, RemoteProtocolError) as error:
             await self.client.failed(error)
 
     def __aiter__(self) -> Subscription:

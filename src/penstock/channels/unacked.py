@@ -28,17 +28,20 @@ class Unacked:
     async def room(self) -> None:
         """Wait until one message more may be on its way."""
         while len(self._waiting) >= self._most:
-            # Whoever gave up waiting for an ack has given its place up, too.
-            for guid in [guid for guid, (future, _) in self._waiting.items() if future.done()]:
-                self._forget(guid)
-            if len(self._waiting) < self._most:
-                return
             self._room.append(room := asyncio.get_running_loop().create_future())
-            await room
+            try:
+                await room
+            except BaseException:
+                if room in self._room:
+                    self._room.remove(room)
+                else:  # woken and cancelled at once: somebody else shall have the room
+                    self._let_in()
+                raise
 
     def add(self, connection: Connection, subject: str, guid: str) -> asyncio.Future[None]:
         """Give the future of a message that goes out on this subject; it fails at once if that is denied."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(lambda future: self._gave_up(guid, future))
         self._waiting[guid] = (future, subject)
         if subject not in self._sent:
             _, watch = self._sent[subject] = set(), ExitStack()
@@ -49,17 +52,27 @@ class Unacked:
     def settle(self, guid: str, error: PenstockError | None = None) -> None:
         """Note the server's answer for a message."""
         future = self._forget(guid)
-        while self._room and len(self._waiting) < self._most:
-            room = self._room.popleft()
-            if not room.done():
-                room.set_result(None)
-                break
+        self._let_in()
         if future is None or future.done():
             return
         if error is None:
             future.set_result(None)
         else:
             future.set_exception(error)
+
+    def _gave_up(self, guid: str, future: asyncio.Future[None]) -> None:
+        """Take note that somebody waits for an ack no longer: he has given his place up, too."""
+        if future.cancelled():
+            self._forget(guid)
+            self._let_in()
+
+    def _let_in(self) -> None:
+        """Wake one who waits for room, if there is some."""
+        while self._room and len(self._waiting) < self._most:
+            room = self._room.popleft()
+            if not room.done():
+                room.set_result(None)
+                break
 
     def _forget(self, guid: str) -> asyncio.Future[None] | None:
         found = self._waiting.pop(guid, None)

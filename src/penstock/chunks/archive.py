@@ -24,10 +24,12 @@ from penstock.connection.asking import direct_get, patiently
 from penstock.connection.connecting import check_connection
 from penstock.connection.tasks import end
 from penstock.errors import AssemblyError, InputError, NoRespondersError, NotFoundError
+from penstock.info import StreamInfo
 from penstock.jetstream import assets
 from penstock.jetstream.scan import scan_headers
 from penstock.model import Stream
 from penstock.wire.jetstream import names
+from penstock.wire.jetstream.answers import text
 from penstock.wire.jetstream.direct import question, read_message
 from penstock.wire.subjects import covers
 
@@ -68,9 +70,11 @@ class Archive:
             try:
                 answer = await api_request(self._nc, names.stream_info(self.stream), patience=self._patience)
             except NotFoundError as error:
-                error.remedy = "Archive.create declares a stream for payloads; `penstock chunks send` does so, too."
-                raise
-            self._config, self.domain = dict(answer["config"]), answer.get("domain") or ""
+                remedy = "Archive.create declares a stream for payloads; so does `penstock chunks send --persistent`."
+                raise NotFoundError(f"There is no stream {self.stream}.", remedy=remedy, **error.facts) from None
+            info = StreamInfo.from_json(answer)
+            Stream.from_json(info.raw["config"])  # whoever looks at a field of it finds what belongs there
+            self._config, self.domain = dict(info.raw["config"]), text(answer, "domain", "")
         return self._config
 
     @property

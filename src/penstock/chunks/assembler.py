@@ -378,8 +378,10 @@ class Assembler:
         assembly.close()
         self._settle(assembly)
         self._answer(assembly)
-        for waiting in self._inboxes.values():
+        for inbox, waiting in self._inboxes.items():
             waiting.discard(assembly)
+            if assembly.incoming is not None:
+                inbox.drop(assembly.incoming)
 
     # -- giving up ----------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from penstock.chunks.wire import Chunk, Reason, Refusal, decode, message_id_of, 
 from penstock.connection import Connection, api_request
 from penstock.connection.tasks import end
 from penstock.errors import AssemblyError, InputError, JetStreamError, NotFoundError, PenstockError
+from penstock.info import ConsumerInfo, StreamInfo
 from penstock.jetstream.consume import Deliveries
 from penstock.jetstream.delivery import Delivery
 from penstock.wire.jetstream import names
@@ -121,23 +122,23 @@ class StoredConsumer:
         except JetStreamError as error:
             if error.err_code != _EXISTS:
                 raise
-        there = (await self._ask(names.consumer_info(stream, self._name)))["config"]
-        filters = there.get("filter_subjects") or [there.get("filter_subject") or ">"]
-        if not there.get("headers_only") or set(filters) != set(wanted["filter_subjects"]):
+        there = ConsumerInfo.from_json(await self._ask(names.consumer_info(stream, self._name))).config
+        filters = there.filter_subjects or [there.filter_subject or ">"]
+        if not there.headers_only or set(filters) != set(wanted["filter_subjects"]):
             raise InputError(
                 f"The consumer {self._name} of stream {stream} is not one for the stored messages of "
                 f"{await self._archive.subject()}: it reads {', '.join(filters)}"
-                f"{'' if there.get('headers_only') else ', whole messages'}.",
+                f"{'' if there.headers_only else ', whole messages'}.",
                 remedy="Give another durable name, or delete that consumer.",
             )
         await self._ask(names.consumer_create(stream, self._name), body, again=True)
 
     async def _tell_gap(self, stream: str, filters: list[str]) -> None:
         """Tell what was removed from the stream before this consumer, which was away, was given it."""
-        about = await self._ask(names.consumer_info(stream, self._name))
-        held = await self._ask(names.stream_info(stream))
-        delivered, first = about["delivered"]["stream_seq"], held["state"]["first_seq"]
-        others = [item for item in held["config"].get("subjects") or [">"] if not any(covers(f, item) for f in filters)]
+        about = ConsumerInfo.from_json(await self._ask(names.consumer_info(stream, self._name)))
+        held = StreamInfo.from_json(await self._ask(names.stream_info(stream)))
+        delivered, first = about.delivered.stream, held.first_sequence
+        others = [item for item in held.config.subjects or [">"] if not any(covers(f, item) for f in filters)]
         if delivered and first > delivered + 1 and not others:
             error = AssemblyError(
                 f"Messages {delivered + 1} to {first - 1} of stream {stream} were removed before the consumer "

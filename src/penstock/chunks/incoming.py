@@ -7,7 +7,7 @@ import hashlib
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self
@@ -23,6 +23,7 @@ Key = tuple[int, str, str]
 """Which reader, which subject, which message: the same id on two subjects is two messages."""
 MOST_PRINTS = 64
 """Chunks of one message whose looks are remembered."""
+_MOST_OWED = 64  # answers to a publisher that wait for a slow reader: the newest says all that older ones would
 _REMEDIES = {
     Reason.TIMEOUT: "Core NATS loses what is sent while a link is down: send it again, or through a stream.",
     Reason.CONFLICT: "One id is one payload: give each its own, or none, and one is made up.",
@@ -196,15 +197,19 @@ class Inbox:
 
     def __init__(self, subject: str, window: int) -> None:
         self.subject, self.window = subject, window
-        self._messages: deque[Incoming] = deque()
+        self._messages: OrderedDict[Incoming, None] = OrderedDict()
         self._changed = asyncio.Event()
         self._closed = False
         self._error: PenstockError | None = None
 
     def put(self, message: Incoming) -> None:
         """A message begins."""
-        self._messages.append(message)
+        self._messages[message] = None
         self._changed.set()
+
+    def drop(self, message: Incoming) -> None:
+        """A message ended; if nobody has seen it yet, nobody will: what failed was reported."""
+        self._messages.pop(message, None)
 
     def close(self, error: PenstockError | None = None) -> None:
         """No more messages begin; there is an error if nobody here asked for that."""
@@ -218,8 +223,8 @@ class Inbox:
     async def __anext__(self) -> Incoming:
         while True:
             while self._messages:
-                message = self._messages.popleft()
-                if not message.gone:  # what failed before anybody saw it was reported
+                message, _ = self._messages.popitem(last=False)
+                if not message.gone:  # what the end of the inbox took with it was reported
                     return message
             if self._closed:
                 raise self._error or StopAsyncIteration
@@ -249,7 +254,7 @@ class Assembly:
         """Why the connection was lost while it was under way, if it was."""
         self.incoming = incoming
         self.store: MemoryStore | SpoolStore | UnreadStore = MemoryStore() if incoming is None else incoming.unread
-        self.owed: deque[tuple[int, str]] = deque()
+        self.owed: deque[tuple[int, str]] = deque(maxlen=_MOST_OWED)
         """Chunks whose publisher wants an answer: where they end, and where to answer."""
         self._charged = (0, 0)
         self._closed = False

@@ -18,6 +18,7 @@ itself answers it if nobody listens there: then no receiver of the payload will 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import time
 from collections.abc import Callable
@@ -29,10 +30,13 @@ from penstock.wire.protocol import decode_status
 
 __all__ = ["AHEAD", "Pacing", "announce", "is_answerable"]
 
+log = logging.getLogger("penstock.chunks")
+
 AHEAD = 16 * 1024 * 1024
 """Bytes that a publisher is ahead of the slowest receiver at most, a quarter of what a server keeps for it."""
 _GRACE = 1.0  # seconds for the first receiver to answer, if one is there that may; without success once a minute
 _PATIENCE = 10.0  # seconds without an answer after which a receiver is not waited for any more
+_MOST = 10_000  # receivers that are waited for; a name costs whoever answers nothing
 _WHO = "who"  # where a number stands in the reply subjects of chunks
 _ANSWER = re.compile(rb"([0-9a-f]{16}) ([0-9]{1,20})")
 _ANSWERABLE = re.compile(r"[^$.\s][^\s]*\.chunks\.[0-9]{1,20}")
@@ -72,6 +76,7 @@ class Pacing:
         self._waited = subject in silence
         self._nobody = False  # whether nobody listens at all
         self._foreign = False  # whether nobody listens who would answer
+        self._crowded = False  # whether more answered than are waited for
         self._expecting = ExitStack()
 
     async def reply_to(self, position: int) -> str:
@@ -99,10 +104,17 @@ class Pacing:
                 self._nobody = True  # the server knows that nobody listens
         elif found := _ANSWER.fullmatch(data):  # a stream on the subject answers, too, and is not a receiver
             name, position = found[1], int(found[2])
-            if position > self._taken.get(name, (-1, 0.0))[0]:
+            if name not in self._taken and len(self._taken) >= _MOST:
+                self._pass_over()
+            elif position > self._taken.get(name, (-1, 0.0))[0]:
                 self._taken[name] = (position, time.monotonic())
         if not self._changed.done():
             self._changed.set_result(None)
+
+    def _pass_over(self) -> None:
+        if not self._crowded:
+            self._crowded = True
+            log.warning("More than %d receivers of %s answer; the others are not waited for.", _MOST, self._subject)
 
     async def wait(self, sent: int) -> None:
         """Wait until no receiver is further behind than it may be."""

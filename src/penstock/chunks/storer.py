@@ -25,6 +25,7 @@ from penstock.connection import Connection, api_request
 from penstock.connection.asking import insist, patiently
 from penstock.connection.tasks import end
 from penstock.errors import ConflictError, InputError, JetStreamError, NotFoundError
+from penstock.info import StreamInfo
 from penstock.model import PubAck
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.acked import confirm
@@ -300,7 +301,7 @@ class ChunkStorer:
         """Ask the leader how many messages the subject has."""
         body = {"subjects_filter": self._target}
         info = await api_request(self._nc, names.stream_info(self._archive.stream), body, patience=self._timeout)
-        return int((info["state"].get("subjects") or {}).get(self._target, 0))
+        return StreamInfo.from_json(info).held.get(self._target, 0)
 
     async def _check_there(self, found: Findings) -> None:
         """See to it that every chunk of the message is in the stream."""

@@ -78,5 +78,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _end(sentence: str, status: int) -> NoReturn:
-    typer.echo(f"penstock: {plain(sentence)}", err=True)
+    quoted = "\n  "  # how lines of a server's log follow; any other break is shown as such
+    typer.echo(f"penstock: {quoted.join(map(plain, sentence.split(quoted)))}", err=True)
     sys.exit(status)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -43,9 +44,11 @@ class Amount:
             what = f"--clients is {self.clients}."
             raise OptionError(what, remedy=f"Give 1 to {MANY:,}: each is a process.", option="--clients")
         shares(self.msgs, self.clients)  # refuses more clients than messages
-        if self.csv is not None and (self.csv.exists() or not self.csv.parent.is_dir()):
+        if self.csv is not None and (
+            self.csv.exists() or not self.csv.parent.is_dir() or not os.access(self.csv.parent, os.W_OK)
+        ):
             raise InputError(
-                f"--csv {self.csv} cannot be written.", remedy="Name a new file in a folder that is there."
+                f"--csv {self.csv} cannot be written.", remedy="Name a new file in a folder that you may write to."
             )
 
     def payload(self, file: Path | None = None, most: int = LARGEST) -> bytes:

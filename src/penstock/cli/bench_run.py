@@ -17,7 +17,7 @@ from penstock.cli.bench_flags import Amount
 from penstock.cli.output import print_json, print_sections, progress
 from penstock.cli.running import connected
 from penstock.cli.tables import plain, print_table
-from penstock.errors import PenstockError
+from penstock.errors import InputError, PenstockError
 from penstock.sizes import format_size
 
 if TYPE_CHECKING:
@@ -95,8 +95,12 @@ class Bench:
         if self.amount.csv is not None:
             run = secrets.token_hex(8)
             text = "".join(results.to_csv(run) for results in found)
-            with self.amount.csv.open("x") as file:
-                file.write(text)
+            try:
+                with self.amount.csv.open("x") as file:
+                    file.write(text)
+            except OSError as error:
+                what = f"--csv {self.amount.csv} cannot be written: {error.strerror}."
+                raise InputError(what, remedy="Name a new file in a folder that you may write to.") from None
             if not self.amount.json:
                 typer.echo(plain(f"Wrote {self.amount.csv}"), err=True)
 

@@ -7,8 +7,10 @@ import base64
 import dataclasses
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,6 +23,7 @@ from penstock.cli.tables import print_table
 from penstock.cli.values import refuse_both
 from penstock.durations import parse_duration
 from penstock.errors import InputError, OptionError
+from penstock.part_file import PartFile
 from penstock.sizes import parse_size
 
 if TYPE_CHECKING:
@@ -294,21 +297,50 @@ async def export(
     async with _catalog(ctx, cluster_id) as catalog:
         found = await catalog.channel(channel)
         stop = found.last + 1 if end is None else min(end, found.last + 1)
-        try:
-            file = sys.stdout if output is None else output.open("w")
-        except OSError as error:
-            raise InputError(f"{output} cannot be written: {error.strerror}.", remedy="Check the path.") from None
         count = 0
-        try:
-            with progress(f"export {channel}", max(0, stop - max(start, found.first))) as advance:
-                async for item in catalog.messages(channel, start, stop):
-                    line = {"sequence": item.sequence, "time": item.time, "reply": item.reply}
-                    line["data"] = base64.b64encode(item.data).decode()
-                    file.write(json.dumps(line) + "\n")
-                    count += 1
-                    advance(1)
-        finally:
-            if output is not None:
-                file.close()
+        with (
+            _written(output) as write,
+            progress(f"export {channel}", max(0, stop - max(start, found.first))) as advance,
+        ):
+            async for item in catalog.messages(channel, start, stop):
+                line = {"sequence": item.sequence, "time": item.time, "reply": item.reply}
+                line["data"] = base64.b64encode(item.data).decode()
+                write(json.dumps(line) + "\n")
+                count += 1
+                advance(1)
     if output is not None:
         typer.echo(f"Wrote {count:,} messages to {output}.", err=True)
+
+
+@contextmanager
+def _written(output: Path | None) -> Iterator[Callable[[str], object]]:
+    """Give what takes text: for standard output, or for a file that is there once all of it is written."""
+    if output is None:
+        yield sys.stdout.write
+        return
+    with ExitStack() as kept:
+        part: PartFile | None = None
+        with _told(output):
+            if output.exists() and not output.is_file():  # a pipe, or a device
+                file: IO[bytes] = kept.enter_context(output.open("wb", buffering=0))
+            else:
+                part = kept.enter_context(PartFile(output.parent))
+                file = part.file
+
+        def write(text: str) -> None:
+            with _told(output):
+                file.write(text.encode())
+
+        yield write
+        if part is not None:
+            with _told(output):
+                part.keep(output, overwrite=True)
+
+
+@contextmanager
+def _told(output: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        remedy = "Make room, or check the path; what was there before is as it was."
+        raise InputError(f"{output} cannot be written: {error.strerror}.", remedy=remedy) from None

@@ -348,6 +348,8 @@ async def samples(
     print_table("Ack samples", (*_COLUMNS, *_TIMES), _rows(events))
     if events.missed:
         typer.echo(f"{events.missed:,} events came too fast to be shown; the figures count them.", err=True)
+    if events.forgotten:
+        typer.echo(f"The figures of {events.forgotten:,} consumers heard before these are left out.", err=True)
 
 
 async def _events(events: Samples, count: int, silence: float | None) -> AsyncIterator[AckSample | Advisory]:

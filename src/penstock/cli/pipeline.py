@@ -137,6 +137,11 @@ def status(ctx: typer.Context, folder: Folder = ".", storage: Storage = None, js
         typer.echo(f"{what} Is this the right server? Otherwise it was deleted and made again.", err=True)
     if state.told is not None:
         typer.echo(f"Its checkpoints are not on this machine. Its newest run from here told, {ago(state.told)}:")
+    rows = list(state.rows())
+    if not rows:
+        hint = "" if state.running else f" `penstock pipeline run {folder}` runs it."
+        typer.echo(f"No flow has begun a batch yet.{hint}")
+        return
     print_table(
         "Flows",
         ("Target", "Flow", "#Batches", "Stream", "#Next", "#Lag", "#State bytes", "Last batch"),
@@ -151,7 +156,7 @@ def status(ctx: typer.Context, folder: Folder = ".", storage: Storage = None, js
                 f"{flow.state_bytes:,}",
                 "–" if state.told is not None else "done" if flow.complete else "will be done again",
             )
-            for flow, stream, following, lag in state.rows()
+            for flow, stream, following, lag in rows
         ],
     )
 

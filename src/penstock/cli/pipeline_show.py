@@ -144,7 +144,9 @@ class Board:
         else:
             flows = (f"{name} {flow.status.lower()}" for name, flow in sorted(outcome.flows.items()))
             figures = ", ".join(flows) or "no flow yet"
-        typer.echo(f"  {outcome.doing}: {figures}, {outcome.updates} updates", err=True)
+        typer.echo(
+            f"  {outcome.doing}: {figures}, {outcome.updates} update{'s' if outcome.updates != 1 else ''}", err=True
+        )
 
 
 @contextmanager

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
@@ -23,6 +27,7 @@ __all__ = [
     "asking",
     "check_named",
     "confirm",
+    "interruptible",
     "number",
     "one_of",
     "pick",
@@ -40,10 +45,36 @@ def asking(defaults: bool = False) -> bool:
     return not defaults and sys.stdin is not None and sys.stdin.isatty()
 
 
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let Ctrl-C end a question at once: an event loop would only note it, and hear of it after the answer."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread hears of signals
+        return
+    pressed = False
+
+    def press(number: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        pressed = True
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, press)
+    try:
+        yield
+    except (KeyboardInterrupt, typer.Abort):
+        if not pressed:  # the input ended
+            raise
+        typer.echo("\npenstock: Ended at the question; nothing was changed.", err=True)
+        raise KeyboardInterrupt from None
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def ask(question: str, default: str, read: Callable[[str], Answer]) -> Answer:
     """Ask until the answer can be read; an empty answer is the default."""
     while True:
-        text = typer.prompt(question, default=default, show_default=bool(default), err=True)
+        with interruptible():
+            text = typer.prompt(question, default=default, show_default=bool(default), err=True)
         try:
             return read("" if text is None else str(text).strip())
         except InputError as error:
@@ -54,8 +85,9 @@ def confirm(question: str, force: bool) -> None:
     """Ask before something is lost; -f skips it, and silence or no is a refusal. Answers may come through a pipe."""
     if force:
         return
-    typer.echo(f"{plain(question)} [y/N]: ", nl=False, err=True)
-    answer = sys.stdin.readline() if sys.stdin is not None else ""
+    with interruptible():
+        typer.echo(f"{plain(question)} [y/N]: ", nl=False, err=True)
+        answer = sys.stdin.readline() if sys.stdin is not None else ""
     if sys.stdin is None or not sys.stdin.isatty():
         typer.echo("", err=True)  # a terminal shows the line that was typed, with its end
     if answer.strip().lower() not in ("y", "yes"):

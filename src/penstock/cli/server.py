@@ -39,7 +39,8 @@ def _content(file: Path, option: str) -> str:
     try:
         return file.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{option} {file} cannot be read: {error}.", remedy="Check the path.") from None
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise InputError(f"{option} {file} cannot be read: {reason}.", remedy="Check the path.") from None
 
 
 @flag_table

@@ -12,7 +12,7 @@ from penstock.cli.flags import All, AnyStream, Force, Json, Raw, argument, flag
 from penstock.cli.late import assets
 from penstock.cli.message_parts import check_subjects
 from penstock.cli.output import print_json, progress
-from penstock.cli.questions import ask, asking, confirm, picked_stream
+from penstock.cli.questions import ask, asking, confirm, interruptible, picked_stream
 from penstock.cli.running import connected
 from penstock.cli.tables import print_table
 from penstock.cli.values import refuse_both, shifted
@@ -72,8 +72,11 @@ async def view(
                 if not json and not raw:
                     typer.echo("Reached the end of what the stream holds.", err=True)
                 break
-            if not asking() or not typer.confirm("Next Page?", default=True, err=True):
+            if not asking():
                 break
+            with interruptible():
+                if not typer.confirm("Next Page?", default=True, err=True):
+                    break
     sieve.tell()
     translation.check()
 

@@ -89,7 +89,8 @@ def read_json(path: Path, option: str) -> dict[str, Any]:
     try:
         content = load_json(path.read_text())
     except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise InputError(f"{option} {path} cannot be read as JSON: {error}.", remedy="Check the file.") from None
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{option} {path} cannot be read as JSON: {reason}.", remedy="Check the file.") from None
     if not isinstance(content, dict):
         raise InputError(f"{option} {path} holds no JSON object.", remedy="Check the file.")
     return content

@@ -232,7 +232,8 @@ class BaseConnection:
         self._let_write(False)
         self._drop_posted()
         self.last_error = error
-        log.warning("Lost the connection to %s.", self.options.url)
+        again = " It is tried again." if self._lifeline.phase is Phase.RECONNECTING else ""
+        log.warning("Lost the connection to %s.%s", self.options.url, again)
         if said:  # the server had a reason, which somebody should know
             self.report(error)
         else:

@@ -24,12 +24,20 @@ async def connect(wire: Wire, context: Callable[[], ssl.SSLContext]) -> None:
     url, options = wire.session.url, wire.session.options
     try:
         from websockets.asyncio.client import connect as open_websocket
-        from websockets.exceptions import InvalidHandshake, InvalidMessage
+        from websockets.exceptions import WebSocketException
     except ImportError:
         raise InputError(
             f"{url} is a WebSocket address, and the library websockets is not installed.",
             remedy="Run: pip install 'penstock[websocket]'.",
         ) from None
+
+    class OpenStraight(open_websocket):
+        """Follows nobody elsewhere: the login is for the address that was given."""
+
+        def process_redirect(self, exc: Exception) -> Exception:
+            """Let what was answered be an error, wherever it leads."""
+            return exc
+
     through: dict[str, Any] = {}
     if (proxy := options.proxy) is not None:
         from penstock.connection.proxy import connect_through
@@ -37,7 +45,7 @@ async def connect(wire: Wire, context: Callable[[], ssl.SSLContext]) -> None:
         parts = urlsplit(url)
         through["sock"] = await connect_through(proxy, parts.hostname or "", parts.port or 80, options.urls)
     try:
-        socket = await open_websocket(
+        socket = await OpenStraight(
             url,
             ssl=context() if url.startswith("wss:") else None,
             max_size=_FRAME,
@@ -49,7 +57,7 @@ async def connect(wire: Wire, context: Callable[[], ssl.SSLContext]) -> None:
             proxy=None,
             **through,
         )
-    except (InvalidHandshake, InvalidMessage):
+    except WebSocketException:
         raise UnreachableError(
             f"What answers at {url} is not the WebSocket port of a NATS server.",
             remedy="Does the server's configuration have a websocket block, with this port?",

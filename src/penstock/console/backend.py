@@ -19,6 +19,7 @@ from penstock.errors import DeniedError, InputError, LinkError, NotFoundError, P
 from penstock.info import ConsumerInfo, StreamInfo
 from penstock.jetstream.assets import checked
 from penstock.survey import Survey
+from penstock.wire.jetstream.answers import number, parts
 
 if TYPE_CHECKING:
     from penstock.console.prometheus import Prometheus
@@ -181,8 +182,8 @@ async def part_of(backend: Backend, asked: Awaitable[Found]) -> tuple[Found | No
 async def _listed(client: Connection, method: str, key: str, kind: Any, offset: int) -> tuple[list[Any], int]:
     """Give one page of a list of the server's, by name, and how many there are in all."""
     answer = await api_request(client, method, {"offset": offset})
-    found = [kind.from_json(item) for item in answer.get(key) or []]
-    return sorted(found, key=lambda info: info.name), int(answer.get("total", len(found)))
+    found = [kind.from_json(item) for item in parts(answer, key)]
+    return sorted(found, key=lambda info: info.name), number(answer, "total", len(found))
 
 
 async def stream_page(client: Connection, offset: int = 0) -> tuple[list[StreamInfo], int]:

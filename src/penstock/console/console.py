@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -253,6 +254,8 @@ def _listen(settings: Settings) -> socket.socket:
         made.close()
         raise InputError(
             f"The console cannot listen on {where}: {(error.strerror or str(error)).lower()}.",
-            remedy="Name another port, or 0 for one that is free.",
+            remedy="Name another port, or 0 for one that is free."
+            if error.errno == errno.EADDRINUSE
+            else "Name an address of this machine and a port that you may use.",
         ) from None
     return made

@@ -17,7 +17,7 @@ from penstock.errors import InputError, NoRespondersError, NotFoundError
 from penstock.info import ConsumerInfo, StreamInfo
 from penstock.times import format_time
 from penstock.wire.jetstream import names
-from penstock.wire.jetstream.answers import check_done, number, part, texts
+from penstock.wire.jetstream.answers import absent, check_done, number, part, parts
 from penstock.wire.jetstream.direct import question
 
 if TYPE_CHECKING:
@@ -52,28 +52,37 @@ log = logging.getLogger("penstock.jetstream")
 
 
 async def _pages(
-    client: Connection, method: str, body: dict[str, Any], *path: str, missing: set[str] | None = None
+    client: Connection,
+    method: str,
+    body: dict[str, Any],
+    read: Callable[[dict[str, Any]], list[Any]],
+    *,
+    missing: set[str] | None = None,
 ) -> AsyncIterator[Any]:
-    """Walk through what answers hold at `path`, page by page; through an object by key and value.
+    """Walk through what `read` gives of answers, page by page.
 
     A list may lack what nobody answers for now: `missing` gets the names, without it a warning has them.
     """
     offset = 0
     while True:
-        answer = page = await api_request(client, method, {**body, "offset": offset})
-        away = sorted({*texts(answer, "missing"), *(answer.get("offline") or ())})
+        answer = await api_request(client, method, {**body, "offset": offset})
+        page, away = read(answer), absent(answer)
         if away:
             if missing is None:
                 log.warning("The list lacks %s: the servers that hold them do not answer.", ", ".join(away))
             else:
                 missing.update(away)
-        for key in path:
-            page = page.get(key) or {}
-        for item in page.items() if isinstance(page, dict) else page:
+        for item in page:
             yield item
         offset += len(page) + len(away)
-        if not page or offset >= answer.get("total", 0):
+        if not page or offset >= number(answer, "total", 0):
             return
+
+
+def _held(answer: dict[str, Any]) -> list[tuple[str, int]]:
+    state = part(answer, "state")
+    subjects = part(state, "subjects") if state.get("subjects") is not None else {}
+    return [(subject, number(subjects, subject)) for subject in subjects]
 
 
 async def account_info(client: Connection) -> dict[str, Any]:
@@ -116,7 +125,7 @@ async def streams(
 ) -> list[StreamInfo]:
     """List all streams by name, or those that capture a subject; `missing` gets those that nobody answers for."""
     body = {"subject": subject} if subject else {}
-    pages = _pages(client, "STREAM.LIST", body, "streams", missing=missing)
+    pages = _pages(client, "STREAM.LIST", body, lambda answer: parts(answer, "streams"), missing=missing)
     found = [StreamInfo.from_json(item) async for item in pages]
     return sorted(found, key=lambda item: item.name)
 
@@ -124,7 +133,7 @@ async def streams(
 async def stream_subjects_held(client: Connection, name: str, pattern: str = ">") -> dict[str, int]:
     """Count the messages of each subject that a stream holds."""
     method = f"STREAM.INFO.{checked(name, 'stream')}"
-    pages = _pages(client, method, {"subjects_filter": pattern}, "state", "subjects")
+    pages = _pages(client, method, {"subjects_filter": pattern}, _held)
     return dict(sorted([held async for held in pages]))
 
 
@@ -221,14 +230,16 @@ async def consumer_info(client: Connection, stream: str, name: str, *, patience:
     try:
         return ConsumerInfo.from_json(await api_request(client, method, patience=patience))
     except NotFoundError as error:
-        what = f"consumer {name} of stream {stream}" if "consumer" in (error.description or "") else f"stream {stream}"
-        remedy = f"`penstock consumer ls {stream}` shows those that are there."
+        there = "consumer" in (error.description or "")  # the stream is
+        what = f"consumer {name} of stream {stream}" if there else f"stream {stream}"
+        remedy = f"`penstock {f'consumer ls {stream}' if there else 'stream ls'}` shows those that are there."
         raise NotFoundError(f"There is no {what}.", remedy=remedy, **error.facts) from None
 
 
 async def consumers(client: Connection, stream: str) -> list[ConsumerInfo]:
     """List the consumers of a stream by name."""
-    pages = _pages(client, f"CONSUMER.LIST.{checked(stream, 'stream')}", {}, "consumers")
+    method = f"CONSUMER.LIST.{checked(stream, 'stream')}"
+    pages = _pages(client, method, {}, lambda answer: parts(answer, "consumers"))
     return sorted([ConsumerInfo.from_json(item) async for item in pages], key=lambda item: item.name)
 
 

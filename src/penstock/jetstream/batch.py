@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
+from penstock.connection.asking import patiently
 from penstock.errors import DeadlineError, DeniedError, DisconnectedError, InputError, JetStreamError, PenstockError
 from penstock.jetstream.outgoing import Outgoing
 from penstock.wire.jetstream import names
@@ -65,8 +66,12 @@ class Route:
         return self.client.options.domain
 
     async def find(self, out: Outgoing, message_id: str) -> PubAck | None:
-        """Ask whether the stream knows the id of a message, and its sequence."""
-        return await find_stored(self.client, self.stream, out.subject, message_id, self.ack_timeout)
+        """Ask whether the stream knows the id of a message, and its sequence; what passes by itself is waited out."""
+
+        def find() -> Awaitable[PubAck | None]:
+            return find_stored(self.client, self.stream, out.subject, message_id, self.ack_timeout)
+
+        return await patiently(find, self.patience, self.client, nobody=True)
 
 
 async def _wait_out(route: Route, patience: Patience, error: PenstockError, what: str) -> None:
@@ -88,13 +93,15 @@ async def find_stored(client: Connection, stream: str, subject: str, message_id:
     """Ask whether the stream knows an id, and its sequence.
 
     The condition cannot hold, and is checked after the id: a known id is acknowledged, an unknown one refused, and
-    nothing is stored.
+    nothing is stored. Any other refusal says nothing of the id, and is raised.
     """
     headers = {names.MSG_ID: message_id, names.EXPECTED_LAST_ID: f"never-{secrets.token_hex(8)}"}
     reply = await client.request(subject, b"", timeout, headers=headers)
     try:
         return confirm(reply.data, reply.status, stream, client.options.domain)
-    except JetStreamError:
+    except JetStreamError as error:
+        if error.err_code != names.WRONG_LAST_ID:
+            raise
         return None
 
 
@@ -171,8 +178,10 @@ async def publish_fast(route: Route, messages: Iterable[Outgoing]) -> BatchAck:
             )
             raise DeadlineError(what, remedy="Publish them again with the same ids.", seconds=route.patience) from error
     sequence = ingest.batch.sequence or 0
-    if not sequence and (found := await route.find(*ingest.last)):
-        sequence = found.sequence  # the last one was a duplicate, and the server names no sequence
+    if not sequence:  # the last one was a duplicate, and the server names no sequence
+        with suppress(JetStreamError):  # all of it is stored: a stream that does not tell where is no failure
+            found = await route.find(*ingest.last)
+            sequence = 0 if found is None else found.sequence
     return BatchAck(route.stream, "fast", ingest.done, sequence, None)
 
 

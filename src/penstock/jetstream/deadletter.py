@@ -23,7 +23,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import InputError, JetStreamError, NotFoundError, PenstockError, RemoteProtocolError
+from penstock.errors import (
+    InputError,
+    JetStreamError,
+    LocalProtocolError,
+    NotFoundError,
+    PenstockError,
+    RemoteProtocolError,
+)
 from penstock.jetstream import assets
 from penstock.jetstream.delivery import Delivery
 from penstock.model import Message, Stream, StreamSource, format_time, parse_time
@@ -47,6 +54,7 @@ _HEAD = "Penstock-Dead-"
 _AGAIN = "Penstock-Redelivered"
 _BACK = "back"
 _FULL = 10077
+_TOO_LARGE = 10054  # a letter has more headers than its message
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SOON: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0)  # seconds between looks once there is news
 _NOW_AND_THEN = 30.0
@@ -201,11 +209,20 @@ class DeadLetters:
         return True
 
     async def collect(self) -> int:
-        """Write letters for messages whose deliveries ran out unseen; give how many."""
+        """Write letters for messages whose deliveries ran out unseen; give how many.
+
+        What somebody else published in the place of an advisory is removed, and a message that is too large for a
+        letter stays where it is; the log says so, and the others are collected.
+        """
         count = 0
         async for number, message in self._messages(self._advisories):
-            event = read_json(message.data)
-            consumer, sequence = text(event, "consumer"), number_of(event, "stream_seq")
+            try:
+                consumer, sequence, deliveries = _read_advisory(message.data)
+            except (InputError, RemoteProtocolError):
+                strange = "Message %d of %s is removed: it is not an advisory of the server, but %r."
+                log.error(strange, number, self.dead, message.data[:60])
+                await self._drop(number)
+                continue
             try:
                 lost = await assets.get_message(self._client, self.stream, sequence)
             except NotFoundError:
@@ -213,7 +230,14 @@ class DeadLetters:
                 log.warning(gone, sequence, self.stream)
             else:
                 reason = "no answer to the last delivery: its client died, or did not answer in time"
-                await self._write(lost, consumer, number_of(event, "deliveries"), reason)
+                try:
+                    await self._write(lost, consumer, deliveries, reason)
+                except (JetStreamError, LocalProtocolError) as error:
+                    if isinstance(error, JetStreamError) and error.err_code != _TOO_LARGE:
+                        raise
+                    stays = "Message %d of %s ran out of deliveries, and has no letter: %s"
+                    log.error(stays, sequence, self.stream, error)
+                    continue
                 count += 1
             await self._drop(number)
         return count
@@ -409,6 +433,13 @@ class DeadLetters:
 
 def _micros(time: datetime) -> int:
     return (time - _EPOCH) // timedelta(microseconds=1)
+
+
+def _read_advisory(data: bytes) -> tuple[str, int, int]:
+    """Give the consumer, the sequence and the deliveries of a message that ran out of them."""
+    event = read_json(data)
+    consumer = assets.checked(text(event, "consumer"), "consumer")
+    return consumer, number_of(event, "stream_seq", least=1), number_of(event, "deliveries")
 
 
 def _created(info: StreamInfo) -> str:

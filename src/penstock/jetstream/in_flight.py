@@ -123,8 +123,7 @@ class InFlight:
         self.is_open = False
         self._denials.close()
         await end(self._tasks)
-        for item in self._items():
-            self._fail(item, DisconnectedError(f"The publisher was closed before {item.id} was acknowledged."))
+        self._fail_all(lambda item: DisconnectedError(f"The publisher was closed before {item.id} was acknowledged."))
         if self._subscription is not None and not self._client.is_closed:
             with suppress(PenstockError):  # the connection may end in this moment, and the subscription with it
                 await self._subscription.unsubscribe()
@@ -145,8 +144,15 @@ class InFlight:
             # A fault of ours must not leave anybody waiting for ever.
             log.error("The publisher into %s failed: %r", self._stream, error)
             self.is_open = False
-            for item in self._items():
-                self._fail(item, PenstockError(f"The publisher failed before {item.id} was acknowledged: {error!r}."))
+            why = f"was acknowledged: {error!r}."
+            self._fail_all(lambda item: PenstockError(f"The publisher failed before {item.id} {why}"))
+
+    def _fail_all(self, reason: Callable[[Pending], PenstockError]) -> None:
+        """Fail what has no ack, and let go whoever waits for it: nobody mends anything any more."""
+        for item in self._items():
+            self._fail(item, reason(item))
+        self._mending = False
+        self._changed.set()
 
     # -- sending -----------------------------------------------------------------------------------
 

@@ -46,6 +46,7 @@ _UNUSED = 5.0  # seconds after which the server deletes a consumer that nobody l
 _STANDING = 60.0  # seconds between two looks at a connection that is away
 _LEAVING = 2.0  # seconds for the last word to the server
 _UNREAD = 128 * 1024 * 1024  # bytes that may wait to be read: four times what a server sends before it asks
+_QUESTION = 64  # bytes that a question takes beside its own
 
 Policy = Literal["all", "last_per_subject", "new"]
 
@@ -247,6 +248,10 @@ class OrderedRead:
         if not self._queue:
             self._answer(question)
         elif question != self._asked:
+            self._unread += _QUESTION + len(question)
+            if self._unread > _UNREAD:  # a server has one question at a time, and waits
+                self._overrun()
+                return
             self._asked = question
             self._queue.append(question)
 

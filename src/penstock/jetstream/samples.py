@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.connection.subscription import served
 from penstock.errors import DisconnectedError, InputError, PenstockError, RemoteProtocolError
 from penstock.jetstream import assets
-from penstock.json_text import load_json
 from penstock.times import parse_time
 from penstock.wire.jetstream import names
+from penstock.wire.jetstream.answers import number, read_json, text
 
 if TYPE_CHECKING:
     from penstock.connection import Connection, Msg, Subscription
@@ -32,6 +32,9 @@ log = logging.getLogger("penstock.jetstream")
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 _NANO = 1_000_000_000
 _KEPT = 10_000  # latencies of a consumer, and events that nobody read yet
+_CONSUMERS = 1000  # whose figures are kept
+_CLOCK = 2**63  # nanoseconds by which an ack may seem to come before its delivery, if a clock was set
+_LARGEST = 64 * 1024  # bytes of an event; those of a server have a few hundred
 _SAMPLE = "io.nats.jetstream.metric.v1.consumer_ack"
 _ADVISORY = "io.nats.jetstream.advisory.v1."
 
@@ -80,23 +83,31 @@ class Advisory:
 
 
 def parse_event(data: bytes) -> AckSample | Advisory:
-    """Read one event of the server."""
+    """Read one event of the server; RemoteProtocolError for anything else, as anybody may publish there."""
     try:
-        content = load_json(data)
-        kind, time = content["type"], parse_time(content["timestamp"])
+        if len(data) > _LARGEST:
+            raise ValueError
+        content = read_json(data)
+        kind, time = text(content, "type"), parse_time(text(content, "timestamp"))
         if kind == _SAMPLE:
             return AckSample(
-                stream=content["stream"],
-                consumer=content["consumer"],
-                sequence=content["stream_seq"],
-                consumer_sequence=content["consumer_seq"],
-                deliveries=content["deliveries"],
-                ack_time=content["ack_time"] / _NANO,
+                stream=assets.checked(text(content, "stream")),
+                consumer=assets.checked(text(content, "consumer")),
+                sequence=number(content, "stream_seq"),
+                consumer_sequence=number(content, "consumer_seq"),
+                deliveries=number(content, "deliveries"),
+                ack_time=number(content, "ack_time", least=-_CLOCK) / _NANO,
                 time=time,
             )
-        return Advisory(kind.removeprefix(_ADVISORY), content.get("stream"), content.get("consumer"), time, content)
-    except (ValueError, KeyError, TypeError, AttributeError):
+        stream, consumer = (_name(content, name) for name in ("stream", "consumer"))
+        return Advisory(kind.removeprefix(_ADVISORY), stream, consumer, time, content)
+    except (ValueError, RemoteProtocolError):
         raise RemoteProtocolError(f"This is not an event of a NATS server: {data[:60]!r}.") from None
+
+
+def _name(content: dict[str, Any], name: str) -> str | None:
+    found = text(content, name, "")
+    return assets.checked(found) if found else None
 
 
 @dataclass
@@ -154,14 +165,15 @@ class Figures:
 class Samples:
     """Listens to the samples and advisories of consumers; an async iterator of events that keeps figures.
 
-    `missed` counts events that came while more than 10,000 were waiting to be read; figures count them all.
+    `missed` counts events that came while more than 10,000 were waiting to be read; figures count them all. Those of
+    1,000 consumers are kept; `forgotten` counts consumers whose figures went because others were heard later.
     """
 
     def __init__(self, client: Connection, stream: str = "*", consumer: str = "*", *, advisories: bool = True) -> None:
         self.stream = stream if stream == "*" else assets.checked(stream, "stream")
         self.consumer = consumer if consumer == "*" else assets.checked(consumer, "consumer")
         self.figures: dict[tuple[str, str], Figures] = {}
-        self.missed = 0
+        self.missed = self.forgotten = 0
         self._client, self._advisories = client, advisories
         self._events: deque[AckSample | Advisory] = deque()
         self._news = asyncio.Event()
@@ -190,12 +202,23 @@ class Samples:
             log.warning("%s", error)
             return
         if event.stream and event.consumer:
-            self.figures.setdefault((event.stream, event.consumer), Figures()).add(event)
+            self._figures_of(event.stream, event.consumer).add(event)
         if len(self._events) >= _KEPT:
             self._events.popleft()
             self.missed += 1
         self._events.append(event)
         self._news.set()
+
+    def _figures_of(self, stream: str, consumer: str) -> Figures:
+        """Give the figures of a consumer, which is the one that was heard last now."""
+        found = self.figures.pop((stream, consumer), None) or Figures()
+        self.figures[stream, consumer] = found
+        if len(self.figures) > _CONSUMERS:
+            if not self.forgotten:
+                log.warning("Figures are kept of the %d consumers that were heard last.", _CONSUMERS)
+            self.forgotten += 1
+            del self.figures[next(iter(self.figures))]
+        return found
 
     def __aiter__(self) -> Self:
         return self

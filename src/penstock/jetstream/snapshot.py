@@ -32,7 +32,7 @@ from penstock.jetstream import assets
 from penstock.json_text import load_json
 from penstock.model import Placement, Stream
 from penstock.part_file import make_folder, move_whole, write_whole
-from penstock.wire.jetstream.answers import number, read_answer
+from penstock.wire.jetstream.answers import number, part, read_answer, text
 from penstock.wire.patience import Deadline
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ _PART = "stream.part"
 _MAGIC = b"NATSARC1"  # what an archive begins with, in the first bytes of its first, compressed or plain, block
 _CHUNK = 128 * 1024
 _WINDOW = 4 * 1024 * 1024  # what the server may send ahead of our acks; bounds what waits in memory
+_AHEAD = 64 * 1024 * 1024  # bytes that no server sends ahead, unless a larger window is asked for
 _SILENCE = 30.0
 _LOOK = 0.25  # seconds between looks at the connection while nothing comes
 _WHOLE = f"A backup is a folder with {META} and {ARCHIVE}, or {TAR}."
@@ -74,8 +75,8 @@ async def backup(
         raise InputError(f"Stream {stream} is kept in memory, which the server does not back up.", remedy="Use file.")
     is_new = _make_folder(path)
     inbox = client.new_inbox()
-    # Never dropped: what the server sends ahead is bounded by the window.
-    chunks = await client.subscribe(inbox, pending_msgs_limit=0, pending_bytes_limit=0)
+    # What the server sends ahead is bounded by the window, or by that of an older server, which hears of none.
+    chunks = await client.subscribe(inbox, pending_bytes_limit=max(_AHEAD, 2 * window_size))
     try:
         body = {
             "deliver_subject": inbox,
@@ -85,10 +86,10 @@ async def backup(
             "window_size": window_size,
         }
         answer = await api_request(client, f"STREAM.SNAPSHOT.{stream}", body)
-        meta = {"config": answer["config"], "state": answer["state"]}
+        meta = {"config": part(answer, "config"), "state": part(answer, "state")}
         size = await _receive(client, stream, chunks, path / _PART, progress)
         with _told(path, "written"):
-            _finish(path, meta)
+            _finish(path, stream, meta)
     except BaseException:
         _remove(path, is_new)
         raise
@@ -98,12 +99,12 @@ async def backup(
     return {**meta, "size": size}
 
 
-def _finish(path: Path, meta: dict[str, Any]) -> None:
+def _finish(path: Path, stream: str, meta: dict[str, Any]) -> None:
     """Name what the server sent by its form, whichever server of a cluster sent it, and say at last what it is."""
     with (path / _PART).open("rb") as file:
         is_archive = _MAGIC in file.read(64)
     if not is_archive:
-        _check_tar(path / _PART, meta["config"]["name"])
+        _check_tar(path / _PART, stream)
     move_whole(path / _PART, path / (ARCHIVE if is_archive else TAR))
     write_whole(path / META, json.dumps(meta, indent=2).encode())
 
@@ -168,6 +169,9 @@ async def _receive(
     with path.open("xb", buffering=0) as file, ExitStack() as expecting:
         while True:
             message = await _next(client, stream, chunks, stretch)
+            if chunks.dropped:
+                what = f"The server sends more of the backup of {stream} than it may send ahead of our acks."
+                raise RemoteProtocolError(what, remedy="Is a nats-server at the other end? Nothing of it is kept.")
             if message.reply:
                 number += 1
                 if not message.reply.endswith(f".{number}"):  # the server numbers all chunks but the last one
@@ -234,17 +238,32 @@ async def restore(
     with file:
         body = {"config": wanted, "state": meta["state"]}
         answer = await api_request(client, f"STREAM.RESTORE.{assets.checked(name, 'stream')}", body)
-        subject = answer["deliver_subject"]
+        subject = text(answer, "deliver_subject")
         while chunk := await asyncio.to_thread(file.read, _CHUNK):
-            reply = await client.request(subject, chunk, timeout=_SILENCE)
-            if reply.data:
-                read_answer(reply.data)  # it may hold an error
+            if said := await _send(client, name, subject, chunk, _SILENCE):
+                read_answer(said)  # it may hold an error
             if progress is not None:
                 progress(len(chunk))
-    reply = await client.request(subject, b"", timeout=_RESTORE)
-    info = StreamInfo.from_json(read_answer(reply.data))
+    info = StreamInfo.from_json(read_answer(await _send(client, name, subject, b"", _RESTORE)))
     _compare(meta["state"], info)
     return info
+
+
+async def _send(client: Connection, stream: str, subject: str, chunk: bytes, seconds: float) -> bytes:
+    """Give the server a chunk, none at the end, and give its answer, which does not come on another connection."""
+    asking, broken = asyncio.ensure_future(client.request(subject, chunk, seconds)), client.broken
+    waiting: set[asyncio.Future[Any]] = {asking, broken}
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if asking.done():
+            return (await asking).data
+    finally:
+        if not asking.cancel() and not asking.cancelled():
+            asking.exception()  # who was cancelled meanwhile does not ask for it
+    raise DisconnectedError(
+        f"The connection broke during the restore of {stream}.",
+        remedy="Look whether the stream is there, and whole; if not, restore it again.",
+    )
 
 
 def _compare(state: dict[str, Any], info: StreamInfo) -> None:

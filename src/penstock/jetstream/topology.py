@@ -26,7 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.durations import parse_duration
 from penstock.errors import DeniedError, InputError, JetStreamError, NotFoundError, PenstockError
@@ -52,6 +52,7 @@ __all__ = ["Topology", "apply", "plan"]
 log = logging.getLogger("penstock.jetstream")
 
 _SIZES = {"max_bytes", "max_msg_size"}
+Made = TypeVar("Made", Stream, Consumer)
 
 
 @dataclass(init=False, repr=False)
@@ -106,7 +107,7 @@ class Topology:
         try:
             text = Path(path).read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or error
+            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
             raise InputError(f"{path} cannot be read: {reason}.", remedy="Check the path.") from None
         try:
             return cls.parse(text, form_of(Path(path)))
@@ -128,7 +129,7 @@ class Topology:
         streams, consumers = [], {}
         for name, table in _tables("streams", content.get("streams", {})).items():
             fields = {key: value for key, value in table.items() if key != "consumers"}
-            streams.append(Stream(**{"name": name, **_readable(f"stream {name}", fields)}))
+            streams.append(_made(Stream, f"Stream {name}", {"name": name, **_readable(f"stream {name}", fields)}))
             if streams[-1].name != name:
                 raise InputError(f"Stream {name} says that its name is {streams[-1].name}.", remedy="Leave name out.")
             consumers[name] = [
@@ -136,6 +137,15 @@ class Topology:
                 for key, inner in _tables(f"streams.{name}.consumers", table.get("consumers", {})).items()
             ]
         return cls(streams, consumers)
+
+
+def _made(kind: type[Made], title: str, fields: Mapping[str, Any]) -> Made:
+    """Make a value of what a file says; an error says whose fields these are."""
+    try:
+        return kind(**fields)
+    except InputError as error:
+        what = error.what.removeprefix(f"{kind.__name__}: ")
+        raise InputError(f"{title}: {what}", remedy=error.remedy) from None
 
 
 def _tables(where: str, value: Any) -> dict[str, dict[str, Any]]:
@@ -172,7 +182,7 @@ def _consumer(stream: str, name: str, table: Mapping[str, Any]) -> Consumer:
             what = f"Consumer {name} of {stream} says {key}."
             raise InputError(what, remedy="Its key is its name; write ephemeral = true for one that is not durable.")
     fields["name" if ephemeral else "durable"] = name
-    return Consumer(**fields)
+    return _made(Consumer, f"Consumer {name} of {stream}", fields)
 
 
 # -- plan and apply --------------------------------------------------------------------------------------------------

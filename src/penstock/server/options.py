@@ -282,7 +282,8 @@ def _included(text: str, folder: Path | None, depth: int) -> str:
     try:
         inside = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        _refuse("config", name, "Check the path.", f"{what}which cannot be read: {error}.")
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        _refuse("config", name, "Check the path.", f"{what}which cannot be read: {reason}.")
     return f"\n{inlined(inside, path.parent, depth + 1)}\n"
 
 

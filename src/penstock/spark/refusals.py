@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from penstock.errors import DeadlineError, FencedError, JetStreamError, MarkerError, PenstockError
 from penstock.spark.markers import Head, MarkerSubjects, Tally
+from penstock.wire.jetstream.answers import REMEDIES
 
 __all__ = ["WRITE", "Refusals"]
 
@@ -20,10 +21,7 @@ KEEP = '.option("onChangedRows", "keep") for one start'
 # What the server says to a message that it cannot store, by err_code, and what to do. 10077 carries the words of the
 # store, of which the first that fits counts.
 ROOM = {
-    10002: "The account has no room left: raise its limits, or remove what it does not need.",
-    10023: "The server has no room left for streams: raise its limits, or remove what it does not need.",
-    10028: "The server has no memory left for streams: raise max_mem, or remove what it does not need.",
-    10047: "The server has no room left for streams: raise max_file, or remove what it does not need.",
+    **REMEDIES,
     10054: "The stream's max_msg_size is smaller: raise it, or write smaller rows.",
     10077: "The server could not store it: its log says why.",
 }

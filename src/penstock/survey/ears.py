@@ -103,8 +103,8 @@ class Ears:
             self.missed += 1
             return
         stream, consumer = event.stream, event.consumer or ""
-        if not isinstance(stream, str) or not isinstance(consumer, str):
-            return  # anybody may publish there
+        if stream is None:
+            return
         heard = self.heard.pop((stream, consumer), None) or Heard()
         self.heard[stream, consumer] = heard  # the newest is the last
         while len(self.heard) > _THINGS:

@@ -30,7 +30,7 @@ from penstock.survey.looks import has_markers, see_consumer, see_stream
 from penstock.survey.pace import SurveyPace
 from penstock.survey.state import ConsumerState, StreamState
 from penstock.times import parse_time
-from penstock.wire.jetstream.answers import number, texts
+from penstock.wire.jetstream.answers import absent, number, parts
 
 if TYPE_CHECKING:
     from penstock.connection import Connection
@@ -122,8 +122,7 @@ class Round:
         while True:
             try:
                 answer = await self._ask("STREAM.LIST", {"offset": offset})
-                total, page = number(answer, "total", 0), answer.get("streams") or []
-                lacking = {*texts(answer, "missing"), *(answer.get("offline") or ())}
+                total, page, lacking = number(answer, "total", 0), parts(answer, "streams"), absent(answer)
             except PenstockError as error:
                 self._miss("the list of streams" if not offset else f"streams from the {offset + 1:,}th on", error)
                 return offset > 0
@@ -143,7 +142,7 @@ class Round:
                     known.take_stream(see_stream(info, known.streams.get(info.name), looked), str(info.raw["created"]))
             await self._all(marked, self._marked)
             self.news()
-            away |= lacking
+            away.update(lacking)
             offset += len(page) + len(lacking)
             if not page or offset >= total:
                 break
@@ -206,8 +205,7 @@ class Round:
         while True:
             try:
                 answer = await self._ask(f"CONSUMER.LIST.{stream}", {"offset": offset})
-                total, page = number(answer, "total", 0), answer.get("consumers") or []
-                away = {*texts(answer, "missing"), *(answer.get("offline") or ())}
+                total, page, away = number(answer, "total", 0), parts(answer, "consumers"), absent(answer)
             except NotFoundError:
                 known.forget_stream(stream)
                 return
@@ -220,7 +218,7 @@ class Round:
                 if info is not None:
                     listed.add(info.name)
                     self._consumer(info, looked)
-            for name in sorted(away):
+            for name in away:
                 self.unseen[f"consumer {name} of {stream}"] = "The servers that hold it do not answer."
                 listed.add(name)
             offset += len(page) + len(away)

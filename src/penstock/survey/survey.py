@@ -95,6 +95,7 @@ class Survey:
         self._begun, self._ended = 0, 0  # how many rounds
         self._wanted = asyncio.Event()
         self._next_news = 0.0
+        self._failure: Exception | None = None  # why there are no more rounds
 
     def series(self, subject: Subject, field: str) -> list[tuple[float, float]]:
         """Give the history of one figure, oldest first: times in seconds since 1970, and values.
@@ -105,9 +106,12 @@ class Survey:
         return self.last_hour.series(subject, field)
 
     async def next(self, after: Snapshot | None = None) -> Snapshot:
-        """Wait for a snapshot that is newer than `after`, or than the one of now."""
+        """Wait for a snapshot that is newer than `after`, or than the one of now; PenstockError if none will come."""
         number = self.snapshot.number if after is None else after.number
         while self.snapshot.number <= number:
+            if self._failure is not None:
+                what = f"The survey ended, and its figures stay as they are: {type(self._failure).__name__}."
+                raise PenstockError(what, remedy="Start it again, and report what the log says.") from self._failure
             await self._news.wait()
         return self.snapshot
 
@@ -138,8 +142,10 @@ class Survey:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(min(rest, max(_LONGEST, self.settings.every))):
                         await self._wanted.wait()
-        except Exception:
+        except Exception as error:
             log.exception("The survey ended, and its figures stay as they are.")  # whoever began it may not look
+            self._failure = error
+            self._news.set()
             raise
         finally:
             disk.shutdown(wait=False, cancel_futures=True)

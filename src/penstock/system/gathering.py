@@ -66,7 +66,8 @@ class _Answers:
             self.found.append(read_object(payload))
             self.times.append(asyncio.get_running_loop().time())
             if len(self.found) > _MOST_ANSWERS or self.size > _MOST_BYTES:
-                raise RemoteProtocolError(f"The servers answered with more than {_MOST_BYTES >> 20:,} MiB.")
+                much = f"{_MOST_ANSWERS:,} answers" if self.size <= _MOST_BYTES else f"{_MOST_BYTES >> 20:,} MiB"
+                raise RemoteProtocolError(f"The servers answered with more than {much}.")
             return self.enough(self.found)
         except PenstockError as error:
             self.error = error

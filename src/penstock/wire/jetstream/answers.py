@@ -19,13 +19,16 @@ from penstock.wire.jetstream import conditions
 from penstock.wire.jetstream.verdicts import Verdict
 
 __all__ = [
+    "REMEDIES",
     "PubAck",
     "Status",
     "StatusKind",
+    "absent",
     "api_error",
     "check_done",
     "number",
     "part",
+    "parts",
     "read_ack",
     "read_answer",
     "read_json",
@@ -33,6 +36,16 @@ __all__ = [
     "text",
     "texts",
 ]
+
+# What to do about refusals whose words do not say it, by err_code.
+REMEDIES = {
+    10002: "The account has no room left: raise its limits, or remove what it does not need.",
+    10023: "The server has no room left for streams: raise its limits, or remove what it does not need.",
+    10028: "The server has no memory left for streams: raise max_mem, or remove what it does not need.",
+    10047: "The server has no room left for streams: raise max_file, or remove what it does not need.",
+    10074: "Ask for one replica, or connect to a cluster.",
+}
+_FULL, _FULL_REMEDY = 10077, "The stream is full and discards what is new: raise its limit, or remove messages."
 
 _LARGEST = 2**64 - 1  # JetStream counts in 64 bits
 _SHOWN = 500  # characters of a description that an error shows; real ones have a line
@@ -69,7 +82,9 @@ def api_error(error: object) -> JetStreamError:
     facts: dict[str, Any] = {"code": code, "err_code": err_code, "description": description}
     if err_code in conditions.FAILED:
         return ConditionError(what, actual=conditions.read_actual(err_code, description), **facts)
-    return (NotFoundError if code == 404 else JetStreamError)(what, **facts)
+    # 10077 has the words of the store, which may also be that it failed.
+    remedy = _FULL_REMEDY if err_code == _FULL and "exceeded" in description else REMEDIES.get(err_code or 0, "")
+    return (NotFoundError if code == 404 else JetStreamError)(what, remedy=remedy, **facts)
 
 
 def _code(value: object) -> int | None:
@@ -115,6 +130,20 @@ def part(answer: Mapping[str, Any], name: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise _wrong(name, "an object")
     return found
+
+
+def parts(answer: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """Give a field that is a list of objects; an absent one is empty."""
+    found = answer.get(name) or []
+    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+        raise _wrong(name, "a list of objects")
+    return found
+
+
+def absent(answer: Mapping[str, Any]) -> list[str]:
+    """Give the names that a list lacks, because nobody answers for them: those that are missing, and offline."""
+    offline = part(answer, "offline") if answer.get("offline") is not None else {}  # by name why, in the server's words
+    return sorted({*texts(answer, "missing"), *offline})
 
 
 def check_done(answer: Mapping[str, Any]) -> None:

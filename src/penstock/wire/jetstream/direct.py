@@ -211,12 +211,16 @@ class DirectGet:
         self.payload = json.dumps(body, separators=(",", ":")).encode()
         self.answers: list[tuple[bytes, bytes | None]] = []
         """The messages so far, each a payload and a header block."""
-        self._many = "batch" in body
+        self._many, self._most = "batch" in body, body.get("batch", 1)
         self._error: PenstockError | None = None
 
     def hear(self, payload: bytes, header: bytes | None) -> bool:
         """Take an answer and tell whether it is the last one. What is wrong with it is raised by `result`."""
         if header is None or header[8:9] == b"\r":
+            if len(self.answers) >= self._most:  # and what follows is kept by nobody
+                what = f"Stream {self.stream} gives more than the {self._most:,} messages that were asked for."
+                self._error = RemoteProtocolError(what, remedy="Is a nats-server at the other end?")
+                return True
             self.answers.append((payload, header))
             return not self._many
         try:

@@ -25,6 +25,7 @@ __all__ = ["Numbering", "OrderedMessage", "Said"]
 _ACK = f"{ACK}.".encode()
 _LAST_CONSUMER, _STALLED = (f"\r\n{name}:".encode() for name in (LAST_CONSUMER, CONSUMER_STALLED))
 _HEARTBEAT = b"NATS/1.0 100"
+_LATEST = 2**63  # nanoseconds, in the year 2262: the server counts no further
 
 
 class OrderedMessage(NamedTuple):
@@ -72,6 +73,8 @@ class Numbering:
         first = 5 if len(tokens) == 9 else 7
         try:
             sequence, number, nanoseconds, pending = map(int, tokens[first : first + 4])
+            if not 0 <= nanoseconds < _LATEST:
+                raise ValueError
         except ValueError:
             raise RemoteProtocolError(f"{reply[:200]!r} is not the reply subject of a delivery.") from None
         if number != self.came + 1 or sequence <= self.sequence:

@@ -1,0 +1,73 @@
+"""What became of a message whose ack was lost: asked of the server, not guessed from what it says of other things."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock.connection import connect
+from penstock.errors import ConditionError, DeadlineError, PenstockError
+from penstock.jetstream import Publisher
+from tests.scripted import Answer, Asked, Step, js, log_in, playing, serve
+from tests.support import eventually
+
+WRONG = js({"error": {"code": 400, "err_code": 10071, "description": "wrong last sequence: 4"}})
+UNKNOWN = js({"error": {"code": 400, "err_code": 10070, "description": "wrong last msg ID: 4"}})
+BUSY = js({"error": {"code": 503, "err_code": 10023, "description": "insufficient resources"}})
+SEALED = js({"error": {"code": 400, "err_code": 10109, "description": "invalid operation on sealed stream"}})
+
+
+def doubting(about_the_id: Answer) -> Answer:
+    """Lose the first ack, refuse the repeat for its condition, and answer so if somebody asks for the id."""
+
+    def answer(asked: Asked) -> bytes | Step:
+        if b"Nats-Expected-Last-Msg-Id" in asked.header:
+            return about_the_id(asked)
+        return b"" if asked.number == 1 else WRONG(asked)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "says"),
+    [
+        (UNKNOWN, ConditionError, "the message was not stored"),
+        (BUSY, DeadlineError, "may be stored or not"),
+        (SEALED, DeadlineError, "may be stored or not"),
+        (js({"stream": "S", "seq": 4, "duplicate": True}), None, ""),
+    ],
+    ids=["the id is not known", "the server is busy", "the stream is sealed", "the id is known"],
+)
+async def test_only_a_word_about_the_id_tells_what_became_of_a_message(
+    answer: Answer, error: type[Exception] | None, says: str
+):
+    """A message whose ack was lost counts as refused only if the stream says that it does not know its id."""
+    with playing(log_in(), serve(ack=doubting(answer))) as peer:
+        async with await connect(peer.url, reconnect=False) as client, Publisher(client, "S", ack_timeout=0.2) as into:
+            if error is None:
+                ack = await into.publish("s.x", b"x", id="i", expect_last_sequence=3)
+                assert (ack.sequence, ack.duplicate) == (4, False)
+                return
+            with pytest.raises(error, match=says):
+                await into.publish("s.x", b"x", id="i", expect_last_sequence=3)
+
+
+@pytest.mark.parametrize("fault", [False, True], ids=["by somebody who closes it", "by a fault of ours"])
+async def test_who_waits_for_a_publisher_that_ends_is_told(monkeypatch: pytest.MonkeyPatch, fault: bool):
+    """`flush` ends with the publisher, also if that is just sending again what has no ack."""
+    with playing(log_in(), serve(ack=None)) as peer:
+        async with await connect(peer.url, reconnect=False) as client:
+            publisher = Publisher(client, "S", ack_timeout=0.1)
+            await publisher.open()
+            await publisher.send("s.x", b"x")
+            await eventually(lambda: publisher.retries, "an attempt to mend it")
+            flushing = asyncio.create_task(publisher.flush())
+            await asyncio.sleep(0)  # so that it waits
+            if fault:
+                monkeypatch.setattr(publisher._in_flight, "_launch", None)
+            else:
+                await publisher.close()
+            with pytest.raises(PenstockError, match="failed before" if fault else "was closed before"):
+                await asyncio.wait_for(flushing, 5)
+            await publisher.close()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock.connection.messages import Msg
 from penstock.errors import DeadlineError, DisconnectedError, InputError, PenstockError
+from penstock.wire import protocol
 
 if TYPE_CHECKING:
     from penstock.connection.connection import Connection
@@ -278,7 +279,7 @@ class Subscription:
     def begin_again(self) -> None:
         """Ask the server for it once more."""
         self.ended, self.error, self.was_served = False, None, False
-        self._connection.ask_for(self)
+        self._connection.ask_for(self, protocol.subscribe(self.subject, self.id, self.queue or None))
 
     def finish(self) -> None:
         """End when everything in the queue was handled."""
@@ -324,7 +325,8 @@ async def _serve_again(subscription: Subscription, error: PenstockError) -> None
     log.error("No message comes on %s any more: %s It is asked for again every %g s.", subject, why, AGAIN)
     while True:
         await asyncio.sleep(AGAIN)
-        if not subscription.lasting or subscription._connection.is_closed:
+        connection = subscription._connection
+        if not subscription.lasting or connection.is_closed or connection.is_draining:
             return
         try:
             subscription.quiet = True  # who had to be told knows of it

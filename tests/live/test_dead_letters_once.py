@@ -158,7 +158,7 @@ async def test_a_letter_goes_nowhere_else(nc: Connection, dead: Make, unique: Ca
 
 
 async def test_a_header_that_is_not_text_goes_back_as_it_was(nc: Connection, dead: Make):
-    """A letter of a message whose headers are not UTF-8 is listed and put back with the same bytes, and so are others."""
+    """A letter of a message whose headers are not UTF-8 is listed, and put back with the same bytes, as any other."""
     found = await dead(b"one", b"two", headers={"Name": "Jos\udce9"})
     heard = await nc.subscribe(f"{found.stream}.x")
     await nc.flush()

@@ -406,7 +406,7 @@ async def test_fast_ingest_is_in_order(nc: Connection, stream: str):
 async def test_fast_ingest_that_is_stored_is_no_failure(
     nc: Connection, stream: str, monkeypatch: pytest.MonkeyPatch, kind: type[PenstockError]
 ):
-    """If nobody can tell where the last message of a fast batch is, the batch is stored all the same: its place is 0."""
+    """If nobody can tell where the end of a fast batch is, the batch is stored all the same, and its sequence is 0."""
     asked: list[str] = []
 
     async def find(route: Route, out: Outgoing, message_id: str) -> None:

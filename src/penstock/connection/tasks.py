@@ -22,8 +22,8 @@ class _Abortable(Protocol):
 def cut(transport: _Abortable, gone: asyncio.Future[Any]) -> None:
     """Close a transport at once, unless it is gone; its protocol has `gone` done when it is told so.
 
-    A transport of asyncio that was closed ends by itself with its last write, and has no loop any more: to abort it then
-    raises, and so would the turn after `connection_lost` if it were aborted in there.
+    A transport of asyncio that was closed ends by itself with its last write, and has no loop any more: to abort it
+    then raises, and so would the turn after `connection_lost` if it were aborted in there.
     """
     if not gone.done():
         transport.abort()

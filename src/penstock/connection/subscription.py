@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from penstock.connection.messages import Msg
 from penstock.errors import DeadlineError, DisconnectedError, InputError, PenstockError
-from penstock.wire import protocol
 
 if TYPE_CHECKING:
     from penstock.connection.connection import Connection
@@ -279,7 +278,7 @@ class Subscription:
     def begin_again(self) -> None:
         """Ask the server for it once more."""
         self.ended, self.error, self.was_served = False, None, False
-        self._connection.ask_for(self, protocol.subscribe(self.subject, self.id, self.queue or None))
+        self._connection.ask_for(self)
 
     def finish(self) -> None:
         """End when everything in the queue was handled."""

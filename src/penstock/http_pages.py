@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
+from penstock.connection.tasks import cut
 from penstock.errors import InputError, PenstockError
 
 __all__ = ["JSON", "NOT_FOUND", "OK", "TEXT", "UNAVAILABLE", "HttpAnswer", "HttpPages", "HttpRefused", "HttpRequest"]
@@ -70,7 +71,7 @@ class HttpPages:
     async def start(self) -> None:
         """Listen; InputError if the port is taken or the address is not ours."""
         try:
-            self._server = await asyncio.start_server(self._serve, self.host, self.port, limit=_REQUEST_BYTES)
+            self._server = await asyncio.get_running_loop().create_server(self._visit, self.host, self.port)
         except OSError as error:
             # asyncio puts words of its own around those of the system.
             number = error.errno or 0
@@ -89,7 +90,13 @@ class HttpPages:
             self._server.close()
             self._server = None
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _visit(self) -> _Visit:
+        gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        return _Visit(lambda reader, writer: self._serve(reader, writer, gone), gone)
+
+    async def _serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gone: asyncio.Future[None]
+    ) -> None:
         self.connections += 1
         try:
             if self.connections > _AT_ONCE:
@@ -115,8 +122,25 @@ class HttpPages:
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             log.debug("A request broke off: %r", error)
         finally:
-            writer.transport.abort()  # a peer that reads nothing would keep its answer in memory
             self.connections -= 1
+            cut(writer.transport, gone)  # a peer that reads nothing would keep its answer in memory
+
+
+class _Visit(asyncio.StreamReaderProtocol):
+    """One connection as two streams; `gone` is done when it is over."""
+
+    def __init__(
+        self,
+        serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+        gone: asyncio.Future[None],
+    ) -> None:
+        super().__init__(asyncio.StreamReader(limit=_REQUEST_BYTES), serve)
+        self._gone = gone
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Note that it is over."""
+        self._gone.set_result(None)
+        super().connection_lost(error)
 
 
 def _read(head: bytes) -> HttpRequest:

@@ -13,7 +13,7 @@ import pytest
 import penstock
 from penstock.bus import Bus, Request, Response
 from penstock.connection import api_request
-from penstock.errors import DeadlineError, DeniedError, NoRespondersError, RemoteProtocolError
+from penstock.errors import DeadlineError, DeniedError, NoRespondersError, PenstockError, RemoteProtocolError
 from penstock.server import Server
 from tests.live.bus_peers import WINDOWS, reached, read
 from tests.live.reloading import reload
@@ -217,3 +217,50 @@ async def test_a_service_that_may_not_listen_for_a_while_serves_again(unique, ca
             assert [type(error) for error in told] == [DeniedError], "told once, not with each try"
             await asyncio.to_thread(reload, server, may, may_not)
             await reached(lambda: len(told) == 2)
+
+
+@WINDOWS
+async def test_a_bus_that_may_not_listen_for_a_while_answers_in_sections_again(unique, caplog, monkeypatch, window):
+    """With its service its inbox comes back: whoever asks meanwhile is told at once, and afterwards gets everything."""
+    monkeypatch.setattr("penstock.connection.subscription.AGAIN", 0.05)
+    queue = unique("q")
+    may, inbox, all_of_it = (
+        f"subscribe: {{deny: {denied}}}" for denied in ('"nothing"', '"_INBOX.>"', f'["{queue}0", "_INBOX.>"]')
+    )
+    users = f"{{user: handler, password: pw, permissions: {{{may}}}}}, {{user: all, password: pw}}"
+
+    async def many(request: Any, sender: Any) -> None:
+        async with sender.sections() as out:
+            out.array("numbers")
+            for number in range(10 * COUNT):  # more than a window
+                await out.send(number)
+
+    with Server(config=f"authorization {{ users: [{users}] }}", auth=False, sync="2m") as server:
+        async with (
+            asyncio.timeout(60),
+            await penstock.connect(server.url, user="all", password="pw") as one,
+            await penstock.connect(server.url, user="handler", password="pw") as two,
+            Bus(one, {queue: 1}, window=window) as asking,
+            Bus(two, {queue: 1}, window=window) as serving,
+            serving.serve(queue, many),
+        ):
+
+            async def works() -> bool:
+                ((*_, elements),) = await read(await asking.request(Request(queue), timeout=300.0))
+                return [int(data) for _, data in elements] == list(range(10 * COUNT))
+
+            assert await works()
+            await asyncio.to_thread(reload, server, may, all_of_it)
+            await reached(lambda: f"No message comes on {queue}0 any more" in caplog.text)
+            await reached(lambda: not serving._mail.is_open)
+            await asyncio.to_thread(reload, server, all_of_it, may)
+            await reached(lambda: f"Messages come on {queue}0 again" in caplog.text)
+            assert await works()
+            await asyncio.to_thread(reload, server, may, inbox)
+            await reached(lambda: not serving._mail.is_open)
+            for _ in range(2):
+                with pytest.raises(PenstockError, match="Permissions Violation for Subscription"):
+                    await works()
+            assert serving.conversations == 0
+            await asyncio.to_thread(reload, server, inbox, may)
+            assert await works()

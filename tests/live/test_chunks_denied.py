@@ -12,7 +12,7 @@ import pytest
 import penstock
 from penstock.chunks import Archive, Assembler, Publisher
 from penstock.connection import Connection
-from penstock.errors import DeniedError, UnfinishedError
+from penstock.errors import DeadlineError, DeniedError, NoRespondersError, UnfinishedError
 from penstock.server import Server
 from tests.live.reloading import reload
 from tests.support import eventually
@@ -279,3 +279,51 @@ async def test_an_assembler_that_may_not_listen_for_a_while_goes_on(caplog: Any,
             await eventually(lambda: not two.asking_again, "the end of asking")
             await said("Messages come on big again", 2)
             await assembler.close()
+
+
+@pytest.mark.parametrize("denied", ['"big"', '["big", "_CHUNKS.>"]'], ids=["payloads", "payloads and questions"])
+async def test_an_assembler_that_listens_again_is_known_to_answer(denied: str, caplog: Any, monkeypatch: Any) -> None:
+    """Publishers are told that it answers as soon as it may listen again, also if one of them asked meanwhile."""
+    monkeypatch.setattr("penstock.connection.subscription.AGAIN", 0.05)
+    may, may_not = 'subscribe: {deny: "nothing"}', f"subscribe: {{deny: {denied}}}"
+    users = f"{{user: reader, password: pw, permissions: {{{may}}}}}, {{user: all, password: pw}}"
+    got: list[int] = []
+
+    async def take(message_id: str, data: bytes) -> None:
+        got.append(len(data))
+
+    with Server(config=f"authorization {{ users: [{users}] }}", auth=False, sync="2m") as server:
+        async with (
+            await penstock.connect(server.url, user="all", password="pw") as one,
+            await penstock.connect(server.url, user="reader", password="pw") as two,
+            asyncio.timeout(60),
+        ):
+
+            async def announced() -> bool:
+                """Ask as a publisher does: nobody says anything, but the server if nobody is there."""
+                try:
+                    await one.request("_CHUNKS.big", timeout=0.2)
+                except NoRespondersError:
+                    return False
+                except DeadlineError:
+                    return True
+                raise AssertionError("an answer")
+
+            async with Assembler(two, handler=take) as assembler:
+                subscription = await assembler.subscribe("big")
+                assert await announced()
+                await asyncio.to_thread(reload, server, may, may_not)
+                await eventually(lambda: "No message comes on big any more" in caplog.text, "the end")
+                await Publisher(one).publish("big", bytes(20 * MB))
+                assert await announced() == ("_CHUNKS" not in denied)
+                await asyncio.to_thread(reload, server, may_not, may)
+                await eventually(lambda: "Messages come on big again" in caplog.text, "the next beginning")
+                await eventually(announced, "the announcement")
+                await Publisher(one).publish("big", bytes(20 * MB))
+                await eventually(lambda: got == [20 * MB], "the payload")
+                await asyncio.to_thread(reload, server, may, may_not)
+                await eventually(lambda: two.asking_again, "the end")
+                await subscription.unsubscribe()
+                await eventually(lambda: not two.asking_again, "the end of asking, although it is still denied")
+                await announced()  # if it was permitted, it ends with the next question
+                assert not await announced()

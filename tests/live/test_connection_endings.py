@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from penstock.connection import Connection, Msg, connect
-from penstock.errors import DeadlineError, DisconnectedError
+from penstock.connection.subscription import served
+from penstock.errors import DeadlineError, DisconnectedError, LocalProtocolError
 from penstock.server import Server
 from tests.live.cable import relay
 from tests.live.connecting import nothing_left_open
+from tests.live.reloading import reload
 from tests.support import eventually
 
 COUNT = 2000
@@ -100,6 +102,57 @@ async def test_draining_a_connection_loses_nothing(server: Server, unique: Calla
             assert got.count(kind) == 2
         with pytest.raises(DisconnectedError):
             await nc.publish(subject)
+
+
+@pytest.mark.parametrize("refused", [{"subject": "a b"}, {"subject": "a", "queue": "a b"}, {"subject": "x" * 5000}])
+async def test_a_subscription_that_cannot_be_leaves_nothing_to_drain(server: Server, refused: dict[str, str]):
+    """What is refused before it is asked for has no callback that a later end would wait for."""
+    told: list[Exception] = []
+
+    async def tell(error: Exception) -> None:
+        told.append(error)
+
+    async def take(message: Msg) -> None:
+        raise AssertionError("nothing comes")
+
+    nc = await connect(server.url, error_cb=tell)
+    with pytest.raises(LocalProtocolError):
+        await nc.subscribe(cb=take, **refused)
+    assert not nc.pumps
+    async with asyncio.timeout(10):
+        await nc.drain()
+    assert told == []
+
+
+async def test_what_is_being_drained_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch):
+    """A lasting subscription that the server has ended is left alone once the connection is being drained."""
+    monkeypatch.setattr("penstock.connection.subscription.AGAIN", 0.5)
+    go_on, came = asyncio.Event(), asyncio.Event()
+    may, may_not = 'subscribe: {deny: "nothing"}', 'subscribe: {deny: "kept"}'
+    users = f"{{user: reader, password: pw, permissions: {{{may}}}}}, {{user: all, password: pw}}"
+
+    async def slow(message: Msg) -> None:
+        came.set()
+        await go_on.wait()
+
+    with Server(config=f"authorization {{ users: [{users}] }}", auth=False, sync="2m") as server:
+        async with relay(server) as wire:
+            url = wire.url.replace("@", "reader:pw@")
+            nc = await connect(url)
+            await served(await nc.subscribe("slow", cb=slow), await nc.tap("kept", lambda *message: None, lasting=True))
+            await nc.publish("slow", b"")
+            await came.wait()
+            await asyncio.to_thread(reload, server, may, may_not)
+            await eventually(lambda: nc.asking_again, "the end of it")
+            wire.record = True
+            draining = asyncio.create_task(nc.drain())
+            await eventually(lambda: nc.is_draining, "the beginning")
+            await asyncio.to_thread(reload, server, may_not, may)
+            await eventually(lambda: not nc.asking_again, "the end of asking")
+            go_on.set()
+            await draining
+            assert b"UNSUB" in wire.sent
+            assert b"\r\nSUB" not in b"\r\n" + wire.sent
 
 
 async def test_draining_says_how_far_it_is(server: Server, unique: Callable[..., str]):

@@ -403,3 +403,71 @@ async def test_a_websocket_that_leads_elsewhere_is_not_followed(where: str, thro
                 with pytest.raises(UnreachableError, match="is not the WebSocket port of a NATS server"):
                     await connect(url, token="secret", connect_timeout=5, **options)
         assert other.connections == 0
+
+
+async def test_a_websocket_that_ends_with_its_last_write_is_made_again():
+    """A peer that says goodbye before it takes what waits is left when it has it all, and the connection comes back."""
+    from websockets.frames import Frame, Opcode
+    from websockets.http11 import Request
+    from websockets.server import ServerProtocol
+
+    leave, read_on = asyncio.Event(), asyncio.Event()
+    talks: list[asyncio.Task[Any]] = []
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        talks.append(mine := asyncio.current_task())  # type: ignore[arg-type]  # it is one
+        protocol, heard = ServerProtocol(), b""
+
+        async def hear(words: bytes) -> None:
+            nonlocal heard
+            while words not in heard:
+                if not (data := await reader.read(65536)):
+                    raise ConnectionResetError("the client left")
+                protocol.receive_data(data)
+                for event in protocol.events_received():
+                    if isinstance(event, Request):
+                        protocol.send_response(protocol.accept(event))
+                        protocol.send_binary(info())
+                    elif isinstance(event, Frame) and event.opcode is Opcode.BINARY:
+                        heard += bytes(event.data)
+                writer.write(b"".join(protocol.data_to_send()))
+            heard = heard.partition(words)[2]
+
+        async def answer() -> None:
+            await hear(b"PING\r\n")
+            protocol.send_binary(b"PONG\r\n")
+            writer.write(b"".join(protocol.data_to_send()))
+
+        try:
+            await answer()
+            if mine is talks[0]:
+                await leave.wait()
+                writer.write_eof()
+                await read_on.wait()
+                while await reader.read(1 << 20):
+                    pass
+            else:
+                while True:
+                    await answer()
+        finally:
+            writer.close()
+
+    async with await asyncio.start_server(play, "127.0.0.1", 0) as server:
+        url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        nc = await connect(url, reconnect_wait=0.05)
+        wire, broken = nc._lifeline.wire, nc.broken
+        assert wire is not None
+        tcp = wire._transport._socket.transport
+        while not tcp.get_write_buffer_size():
+            nc.send("a", bytes(900_000))
+            await asyncio.sleep(0.01)  # for the tasks between to hand it on
+        leave.set()
+        await eventually(tcp.is_closing, "the goodbye of the peer")
+        assert tcp.get_write_buffer_size()
+        read_on.set()
+        async with asyncio.timeout(20):
+            assert isinstance(await asyncio.shield(broken), DisconnectedError)
+        await eventually(lambda: nc.is_connected and nc.stretch == 2, "the next connection")
+        await nc.flush()
+        await nc.close()
+        await asyncio.gather(*talks, return_exceptions=True)

@@ -157,6 +157,20 @@ async def test_a_letter_goes_nowhere_else(nc: Connection, dead: Make, unique: Ca
     assert await notes(nc, found) == []
 
 
+async def test_a_header_that_is_not_text_goes_back_as_it_was(nc: Connection, dead: Make):
+    """A letter of a message whose headers are not UTF-8 is listed, and put back with the same bytes, as any other."""
+    found = await dead(b"one", b"two", headers={"Name": "Jos\udce9"})
+    heard = await nc.subscribe(f"{found.stream}.x")
+    await nc.flush()
+    letters = [letter async for letter in found.letters()]
+    assert [letter.headers["Name"] for letter in letters] == [["Jos\udce9"]] * 2
+    for letter in letters:
+        await found.redeliver(letter)
+        block = (await heard.next_msg(10)).header_block
+        assert block is not None
+        assert b"\r\nName: Jos\xe9\r\n" in block
+
+
 async def test_a_header_of_ours_that_somebody_else_wrote_does_no_harm(nc: Connection, dead: Make):
     """A count of redeliveries that is no number counts as none."""
     for said in ("many", "9" * 5000, "-1", "²"):
@@ -193,18 +207,20 @@ async def test_what_is_no_advisory_keeps_no_letter_from_being_written(
     assert list(await assets.stream_subjects_held(nc, lost.dead)) == [f"PENSTOCK.DEAD.{lost.stream}.c.1"]
 
 
-@pytest.mark.parametrize("where", ["at the server", "in the stream"])
+@pytest.mark.parametrize("where", ["at the server", "in the stream", "in its headers"])
 async def test_a_message_too_large_for_a_letter_keeps_no_other_from_being_written(
     nc: Connection, lost: DeadLetters, caplog: pytest.LogCaptureFixture, where: str
 ):
     """A letter has more headers than its message: one that cannot be stored stays, and the log says why each time."""
-    size = nc.max_payload
+    size, headers = nc.max_payload, None
+    if where == "in its headers":
+        size, headers = 1, {"Quotes": '"' * 40_000}  # a letter writes each with two characters, and 64 KiB is the most
     if where == "in the stream":
         size = 5000
         config = (await assets.stream_info(nc, lost.dead)).config
         await assets.edit_stream(nc, config.model_copy(update={"max_msg_size": size}))
     for sequence, payload in enumerate((bytes(size), b"small"), 1):
-        await nc.jetstream().publish(f"{lost.stream}.x", payload)
+        await nc.jetstream().publish(f"{lost.stream}.x", payload, headers=headers if sequence == 1 else None)
         event = {"consumer": "c", "stream_seq": sequence, "deliveries": 3}
         await nc.jetstream().publish(f"{names.MAX_DELIVERIES}.{lost.stream}.c", json.dumps(event).encode())
     assert [await lost.collect(), await lost.collect()] == [1, 0]

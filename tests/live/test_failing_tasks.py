@@ -83,7 +83,7 @@ async def test_who_watches_a_bucket_hears_of_a_fault(
 async def test_a_survey_that_ends_is_in_the_log(
     nc: Connection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    """Figures that stay as they are for ever are told of, and nobody waits for newer ones."""
+    """Figures that stay as they are are told of, and nobody waits for newer ones until somebody begins it again."""
 
     async def client() -> Connection:
         return nc
@@ -98,6 +98,12 @@ async def test_a_survey_that_ends_is_in_the_log(
     for wait in (survey.next, survey.fresh):
         with pytest.raises(PenstockError, match="The survey ended"):
             await asyncio.wait_for(wait(), 20)
+    monkeypatch.undo()
+    again = asyncio.create_task(survey.run())
+    await asyncio.sleep(0)  # so that it has begun
+    for wait in (survey.next, survey.fresh):
+        assert (await asyncio.wait_for(wait(), 20)).number > 0
+    await end([again])
 
 
 async def test_only_a_fault_is_told():

@@ -9,8 +9,18 @@ from typing import Any
 import pytest
 
 from penstock.connection import Connection, connect
-from penstock.errors import ConditionError, DeadlineError, DisconnectedError, InputError, JetStreamError
+from penstock.errors import (
+    ConditionError,
+    DeadlineError,
+    DisconnectedError,
+    InputError,
+    JetStreamError,
+    NoRespondersError,
+    PenstockError,
+    RemoteProtocolError,
+)
 from penstock.jetstream import Outgoing, Publisher, assets
+from penstock.jetstream.batch import Route
 from penstock.model import Stream
 from penstock.server import Server
 
@@ -390,6 +400,26 @@ async def test_fast_ingest_is_in_order(nc: Connection, stream: str):
         one = await publisher.publish_batch([Outgoing(x, b"end")], "fast")
         assert (one.count, one.sequence) == (1, 2501)
     assert await bodies(nc, stream) == [*(b"%d" % n for n in range(2500)), b"end"]
+
+
+@pytest.mark.parametrize("kind", [DeadlineError, DisconnectedError, NoRespondersError, RemoteProtocolError])
+async def test_fast_ingest_that_is_stored_is_no_failure(
+    nc: Connection, stream: str, monkeypatch: pytest.MonkeyPatch, kind: type[PenstockError]
+):
+    """If nobody can tell where the end of a fast batch is, the batch is stored all the same, and its sequence is 0."""
+    asked: list[str] = []
+
+    async def find(route: Route, out: Outgoing, message_id: str) -> None:
+        asked.append(message_id)
+        raise kind("There is no answer.")
+
+    monkeypatch.setattr(Route, "find", find)
+    async with Publisher(nc, stream) as publisher:
+        for sequence in (3, 0):  # the second time all of them are duplicates
+            batch = [Outgoing(f"{stream}.x", b"%d" % n, id=str(n)) for n in range(3)]
+            ack = await publisher.publish_batch(batch, "fast")
+            assert (ack.count, ack.sequence) == (3, sequence)
+    assert asked == ["2"]
 
 
 @pytest.mark.parametrize("lost", [{1}, {2}, {700}, {1500, 1501}, {2000}])

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from penstock.connection import connect
-from penstock.errors import ConditionError, DeadlineError, PenstockError
-from penstock.jetstream import Publisher
+from penstock.errors import ConditionError, DeadlineError, DisconnectedError, PenstockError
+from penstock.jetstream import Outgoing, Publisher
 from tests.scripted import Answer, Asked, Step, js, log_in, playing, serve
 from tests.support import eventually
 
@@ -55,19 +55,29 @@ async def test_only_a_word_about_the_id_tells_what_became_of_a_message(
 
 @pytest.mark.parametrize("fault", [False, True], ids=["by somebody who closes it", "by a fault of ours"])
 async def test_who_waits_for_a_publisher_that_ends_is_told(monkeypatch: pytest.MonkeyPatch, fault: bool):
-    """`flush` ends with the publisher, also if that is just sending again what has no ack."""
-    with playing(log_in(), serve(ack=None)) as peer:
+    """`flush` ends with the publisher, also if that is just sending again what has no ack; a batch is not begun."""
+    batches: list[Asked] = []
+
+    def begun(asked: Asked) -> bytes:
+        batches.append(asked)
+        return b""
+
+    with playing(log_in(), serve(ack=None, atomic=begun)) as peer:
         async with await connect(peer.url, reconnect=False) as client:
             publisher = Publisher(client, "S", ack_timeout=0.1)
             await publisher.open()
             await publisher.send("s.x", b"x")
             await eventually(lambda: publisher.retries, "an attempt to mend it")
             flushing = asyncio.create_task(publisher.flush())
-            await asyncio.sleep(0)  # so that it waits
+            batch = asyncio.create_task(publisher.publish_batch([Outgoing("s.y", b"y")], "atomic"))
+            await eventually(publisher._in_flight._turn.locked, "the batch waiting for what is on its way")
             if fault:
                 monkeypatch.setattr(publisher._in_flight, "_launch", None)
             else:
                 await publisher.close()
             with pytest.raises(PenstockError, match="failed before" if fault else "was closed before"):
                 await asyncio.wait_for(flushing, 5)
+            with pytest.raises(DisconnectedError, match="The publisher was closed"):
+                await asyncio.wait_for(batch, 5)
+            assert batches == []
             await publisher.close()

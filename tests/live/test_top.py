@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -201,3 +202,35 @@ def test_without_a_server_it_is_one_sentence(tmp_path: Path):
         timeout=60,
     )
     assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_on_hold_it_draws_only_what_happens(env: dict[str, str], tmp_path: Path):
+    """A picture that is held stays until it is let go, and is drawn for each look and each key, not all the time."""
+    drawn = tmp_path / "drawn"
+    (tmp_path / "sitecustomize.py").write_text(
+        "import penstock.cli.top as top\n"
+        "draw = top._picture\n"
+        "def noted(survey, shown, view, *about):\n"
+        "    if view.frozen:\n"
+        f"        with open({str(drawn)!r}, 'a') as file: print(survey.snapshot.number, shown.number, file=file)\n"
+        "    return draw(survey, shown, view, *about)\n"
+        "top._picture = noted\n"
+    )
+
+    def held() -> list[list[int]]:
+        lines = drawn.read_text().splitlines() if drawn.exists() else []
+        return [[int(word) for word in line.split()] for line in lines]
+
+    path = f"{tmp_path}:{env.get('PYTHONPATH', '')}"
+    with terminal({**env, "PYTHONPATH": path}, "top", *FAST) as shown:
+        shown.see("ORDERS")
+        shown.press(" ")
+        shown.see("on hold")
+        shown.wait(lambda it: len({newest for newest, _ in held()}) > 3)
+        shown.press(" ")
+        shown.wait(lambda it: not any("on hold" in line for line in it.lines))
+        shown.press("q")
+        assert shown.end() == 0
+    assert len({old for _, old in held()}) == 1, "what is shown stays"
+    counts = Counter(newest for newest, _ in held())
+    assert max(counts.values()) <= 3, "once for the look, once for a key"

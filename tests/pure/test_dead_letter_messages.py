@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from penstock.errors import RemoteProtocolError
@@ -24,6 +26,12 @@ def test_a_letter_says_what_it_was():
     letter = read_letter(1, message())
     assert (letter.sequence, letter.deliveries, letter.headers) == (5, 3, {"A": ["1", "2"]})
     assert letter.to_json()["subject"] == "s.a"
+
+
+def test_headers_of_a_letter_may_be_other_than_utf_8():
+    """A header of bytes that are not UTF-8 stands in a letter as it is read from any message, and comes back so."""
+    headers = {"Name": ["Jos\udce9", "José"]}
+    assert read_letter(1, message(Headers=json.dumps(headers))).headers == headers
 
 
 @pytest.mark.parametrize(

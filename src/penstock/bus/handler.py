@@ -47,6 +47,11 @@ class SectionWriter:
         return isinstance(self._packets, Windowed)
 
     async def __aenter__(self) -> Self:
+        try:
+            await self._packets.listen()
+        except PenstockError as error:
+            await self.__aexit__(type(error), error, None)  # the requester learns it, too
+            raise
         return self
 
     def array(self, type: str, path: Sequence[str] = ()) -> None:

@@ -36,6 +36,11 @@ class PacketSender(Conversation):
         super().__init__(mail, target)
         self._to = as_bytes(target)
 
+    async def listen(self) -> None:
+        """See to it that signals arrive: the server may have ended the inbox of the bus since its service began."""
+        if not self._mail.is_open:
+            await self._mail.open()
+
     def deliver(self, data: bytes, block: bytes | None) -> None:
         try:
             if data == NO_CONSUMER:

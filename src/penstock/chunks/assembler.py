@@ -158,9 +158,11 @@ class Assembler:
         # its payload. No queue stands between, so nothing is dropped.
         tap = self._nc.tap(subject, receive, lend=True, on_end=ended, lasting=inbox is None)
         subscription = await tap
-        self._subscriptions[subscription] = await announce(self._nc, subscription) if self._limits.flow else None
+        told = self._subscriptions[subscription] = await announce(self._nc, subscription) if self._limits.flow else None
         try:
             await served(subscription)
+            if told is not None:
+                told.was_served = not told.ended  # it was asked for, too, before the server confirmed
         except BaseException:
             await self._drain(subscription)
             raise
@@ -443,9 +445,8 @@ class Assembler:
             self._lost, self._lost_at = error.what.rstrip("."), time.monotonic()
             for assembly in self._open:
                 assembly.lost = self._lost
-            log.warning(
-                "The connection was lost with %d payloads under way; what is sent meanwhile is lost.", len(self._open)
-            )
+            lost = "The connection was lost with %d payloads under way; what is sent meanwhile is lost."
+            log.warning(lost, len(self._open))
             while nc.broken is broken:
                 with suppress(DeadlineError):
                     await nc.standing(60.0)

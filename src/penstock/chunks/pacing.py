@@ -26,6 +26,7 @@ from contextlib import ExitStack
 
 from penstock.chunks.limits import Remembered
 from penstock.connection import Connection, Subscription
+from penstock.errors import PenstockError
 from penstock.wire.protocol import decode_status
 
 __all__ = ["AHEAD", "Pacing", "announce", "is_answerable"]
@@ -55,12 +56,20 @@ def _beside(subject: str) -> str:
 async def announce(nc: Connection, subscription: Subscription) -> Subscription:
     """Let publishers know that this subscriber answers; if that is denied, they learn it by the first answer."""
 
+    def is_over() -> bool:
+        """Tell whether nobody wants payloads any more; one that waits for its permission to come back does."""
+        return subscription.ended and not subscription.lasting
+
     def asked(*message: object) -> None:
         """Say nothing: that the server has somebody to ask is the answer."""
-        if subscription.ended:
+        if is_over():
             nc.unsubscribe(made)
 
-    made = await nc.tap(_beside(subscription.subject), asked, quiet=True)
+    def ended(error: PenstockError) -> None:
+        made.lasting = made.lasting and not is_over()
+
+    lasting = subscription.lasting
+    made = await nc.tap(_beside(subscription.subject), asked, quiet=True, lasting=lasting, on_end=ended)
     return made
 
 

@@ -161,7 +161,7 @@ async def _live(survey: Survey, view: View, most: int, url: str) -> None:
     from penstock.cli.keyboard import keys
 
     console = terminal()
-    shown = survey.snapshot
+    shown = seen = survey.snapshot  # what is shown stays while it is on hold; what was seen is never waited for again
     changed = asyncio.Event()
     loop = asyncio.get_running_loop()
     with until_signal() as stop, keys() as pressed:
@@ -175,7 +175,7 @@ async def _live(survey: Survey, view: View, most: int, url: str) -> None:
                 draw()
                 pictures = 0
                 while not stop.is_set() and (most < 0 or pictures < most):
-                    news = asyncio.create_task(survey.next(shown))
+                    news = asyncio.create_task(survey.next(seen))
                     key = asyncio.create_task(pressed.get())
                     try:
                         await _any(news, key, stop.wait(), changed.wait())
@@ -185,8 +185,10 @@ async def _live(survey: Survey, view: View, most: int, url: str) -> None:
                             if after is None:
                                 return
                             view = after
-                        if news.done() and not view.frozen:
-                            shown, pictures = news.result(), pictures + 1
+                        if news.done():
+                            seen = news.result()
+                        if shown is not seen and not view.frozen:
+                            shown, pictures = seen, pictures + 1
                     finally:
                         for task in (news, key):
                             task.cancel()

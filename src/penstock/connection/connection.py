@@ -162,14 +162,14 @@ class Connection(PublishingConnection):
     def subscribed(self, subject: str, queue: str, **about: Any) -> Subscription:
         """Subscribe, also while the connection is being drained: callbacks may still ask."""
         self._sid += 1
+        _asking(subject, self._sid, queue)  # raises before it is made: what calls back begins then
         made = Subscription(self, self._sid, subject, queue, **about)
         self.ask_for(made)
         return made
 
     def ask_for(self, subscription: Subscription) -> None:
         """Ask the server for a subscription, a new one or one that it has ended."""
-        frame = protocol.subscribe(subscription.subject, subscription.id, subscription.queue or None)
-        check_size(len(frame), 0, 1, subscription.subject)
+        frame = _asking(subscription.subject, subscription.id, subscription.queue)
         self._subscriptions[subscription.id] = subscription
         (self._borrowers if subscription.lend else self._takers)[subscription.id] = subscription.taker
         if subscription.max_msgs:
@@ -435,3 +435,10 @@ class Connection(PublishingConnection):
 
     async def __aexit__(self, *about: object) -> None:
         await self.close()
+
+
+def _asking(subject: str, sid: int, queue: str) -> bytes:
+    """Give the frame that asks for a subscription; LocalProtocolError if there can be none."""
+    frame = protocol.subscribe(subject, sid, queue or None)
+    check_size(len(frame), 0, 1, subject)
+    return frame

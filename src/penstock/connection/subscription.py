@@ -321,10 +321,12 @@ async def _serve_again(subscription: Subscription, error: PenstockError) -> None
     """Ask for a subscription that the server has ended until it serves it, or nobody wants it any more."""
     subject, quiet = subscription.subject, subscription.quiet
     why = subscription._connection.options.scrub(str(error))
-    log.error("No message comes on %s any more: %s It is asked for again every %g s.", subject, why, AGAIN)
+    level = logging.DEBUG if quiet else logging.ERROR
+    log.log(level, "No message comes on %s any more: %s It is asked for again every %g s.", subject, why, AGAIN)
     while True:
         await asyncio.sleep(AGAIN)
-        if not subscription.lasting or subscription._connection.is_closed:
+        connection = subscription._connection
+        if not subscription.lasting or connection.is_closed or connection.is_draining:
             return
         try:
             subscription.quiet = True  # who had to be told knows of it
@@ -333,7 +335,7 @@ async def _serve_again(subscription: Subscription, error: PenstockError) -> None
         except PenstockError as reason:
             log.debug("Still no message comes on %s: %s", subject, reason)
         else:
-            log.warning("Messages come on %s again.", subject)
+            log.log(min(level, logging.WARNING), "Messages come on %s again.", subject)
             return
         finally:
             subscription.quiet = quiet

@@ -1,17 +1,32 @@
-"""Ending tasks for sure, and hearing of those that fail."""
+"""Ending tasks and transports for sure, and hearing of tasks that fail."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
-__all__ = ["end", "heed"]
+__all__ = ["cut", "end", "heed"]
 
 log = logging.getLogger("penstock.connection")
 
 _AGAIN = 0.1  # seconds after which a task that was cancelled is cancelled again: it may have passed over the first time
+
+
+class _Abortable(Protocol):
+    def abort(self) -> None:
+        """Close at once."""
+
+
+def cut(transport: _Abortable, gone: asyncio.Future[Any]) -> None:
+    """Close a transport at once, unless it is gone; its protocol has `gone` done when it is told so.
+
+    A transport of asyncio that was closed ends by itself with its last write, and has no loop any more: to abort it
+    then raises, and so would the turn after `connection_lost` if it were aborted in there.
+    """
+    if not gone.done():
+        transport.abort()
 
 
 def heed(task: asyncio.Task[Any], tell: Callable[[BaseException], object]) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from penstock.connection.backlog import Ahead, Backlog
-from penstock.connection.tasks import end
+from penstock.connection.tasks import cut, end
 from penstock.credentials import tls_reason
 from penstock.errors import InputError, LinkError, PenstockError, RemoteProtocolError, TlsError
 from penstock.wire import protocol
@@ -410,9 +410,8 @@ class Wire(Reading, asyncio.BufferedProtocol):
         self._cut()
 
     def _cut(self) -> None:
-        # One that is gone must not be closed again: asyncio takes that badly from one that ended with its last write.
-        if self._transport is not None and not self._gone.done():
-            self._transport.abort()
+        if self._transport is not None:
+            cut(self._transport, self._gone)
 
     async def close(self, within: float) -> int:
         """Send what is waiting, and close; at once if the peer does not take it in time: give what was not sent."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from penstock.connection.tasks import cut
 from penstock.errors import InputError, UnreachableError
 
 if TYPE_CHECKING:
@@ -120,11 +121,11 @@ class _WebSocketTransport:
         self._news.set()
         if not self._lost:
             self._lost = True
+            self._wire.connection_lost(error)  # first: whatever becomes of the rest, nobody waits for this wire
             self._cut()
-            self._wire.connection_lost(error)
 
     def _cut(self) -> None:
-        self._socket.transport.abort()
+        cut(self._socket.transport, self._socket.connection_lost_waiter)
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()

@@ -179,7 +179,7 @@ async def publish_fast(route: Route, messages: Iterable[Outgoing]) -> BatchAck:
             raise DeadlineError(what, remedy="Publish them again with the same ids.", seconds=route.patience) from error
     sequence = ingest.batch.sequence or 0
     if not sequence:  # the last one was a duplicate, and the server names no sequence
-        with suppress(JetStreamError):  # all of it is stored: a stream that does not tell where is no failure
+        with suppress(PenstockError):  # all of it is stored: if nobody tells where, that is not a failure
             found = await route.find(*ingest.last)
             sequence = 0 if found is None else found.sequence
     return BatchAck(route.stream, "fast", ingest.done, sequence, None)

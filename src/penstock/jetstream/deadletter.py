@@ -54,7 +54,7 @@ _HEAD = "Penstock-Dead-"
 _AGAIN = "Penstock-Redelivered"
 _BACK = "back"
 _FULL = 10077
-_TOO_LARGE = 10054  # a letter has more headers than its message
+_TOO_LARGE = {10054, 10097}  # as a message, or by its headers, of which a letter has more than its message
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SOON: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0)  # seconds between looks once there is news
 _NOW_AND_THEN = 30.0
@@ -233,7 +233,7 @@ class DeadLetters:
                 try:
                     await self._write(lost, consumer, deliveries, reason)
                 except (JetStreamError, LocalProtocolError) as error:
-                    if isinstance(error, JetStreamError) and error.err_code != _TOO_LARGE:
+                    if isinstance(error, JetStreamError) and error.err_code not in _TOO_LARGE:
                         raise
                     stays = "Message %d of %s ran out of deliveries, and has no letter: %s"
                     log.error(stays, sequence, self.stream, error)
@@ -486,5 +486,7 @@ def _headers(content: str) -> dict[str, list[str]]:
         if not isinstance(values, list) or not values:
             raise ValueError(name)
         for said in (name, *values):
-            text({"text": said}, "text")
+            if not isinstance(said, str):
+                raise ValueError(name)
+            said.encode("utf-8", "surrogateescape")  # ValueError for what no message has; others may not be UTF-8
     return found

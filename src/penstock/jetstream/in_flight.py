@@ -245,6 +245,8 @@ class InFlight:
         """Hold everybody back until the block ends, with nothing on its way when it begins."""
         async with self._turn:
             await self.drained()
+            if not self.is_open:
+                raise DisconnectedError("The publisher was closed.")
             self._base = None
             yield
 

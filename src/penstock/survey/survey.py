@@ -128,6 +128,7 @@ class Survey:
 
     async def run(self) -> None:
         """Go round until cancelled; what goes wrong is told in the snapshot, and tried again."""
+        self._failure = None
         disk = ThreadPoolExecutor(1, "penstock-survey")  # one look at a time: a slow disk fills up no threads
         try:
             while True:
@@ -145,7 +146,7 @@ class Survey:
         except Exception as error:
             log.exception("The survey ended, and its figures stay as they are.")  # whoever began it may not look
             self._failure = error
-            self._news.set()
+            self._wake()
             raise
         finally:
             disk.shutdown(wait=False, cancel_futures=True)
@@ -194,5 +195,9 @@ class Survey:
             self.snapshot.number + 1, time.time(), problem=problem, jetstream=self._jetstream
         )
         self._next_news = time.monotonic() + max(_NEWS, _REST * (time.monotonic() - begun))
+        self._wake()
+
+    def _wake(self) -> None:
+        """Let those go on who wait for news, and others wait for the next."""
         self._news.set()
         self._news = asyncio.Event()

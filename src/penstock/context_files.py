@@ -237,7 +237,7 @@ def replace_file(path: Path, name: str, content: bytes) -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
         for each in (folder, path.parent):
             each.mkdir(mode=0o700, exist_ok=True)
-        write_whole(Path(os.path.realpath(path)), content, mode=0o600)
+        write_whole(path, content, mode=0o600)
     except OSError as error:
         raise _wrong(name, path, f"{path} cannot be written: {reason(error)}.", "Check the folder.") from None
 

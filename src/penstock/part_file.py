@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import suppress
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
-__all__ = ["PartFile", "make_folder", "move_whole", "sync_folder", "write_whole"]
+from penstock.errors import InputError, PenstockError
 
+__all__ = ["PartFile", "Replacement", "make_folder", "move_whole", "sync_folder", "write_whole", "writing"]
+
+_HOPS = 40  # links that a path may lead through, as the system has it
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 _NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}  # of a file system that cannot
 
@@ -63,8 +68,81 @@ class PartFile:
             self._path.unlink()
 
 
-def write_whole(target: Path, content: bytes, *, mode: int = 0o666) -> None:
-    """Put a file in the place of the one that is there, if one is: whole or not at all."""
+class Replacement:
+    """What is to be at `path` from `keep` on, open for writing as `file`; without `keep` there is what was there.
+
+    A link stays, and what it leads to is replaced; it keeps its mode and its owner. What is not a file of its own, such
+    as a pipe, a device or `/dev/stdout`, cannot be replaced: it is written to at once.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._target = Path(os.path.realpath(path))
+        self._part: PartFile | None = None
+
+    def __enter__(self) -> Self:
+        if (opened := _own_descriptor(self._path)) is not None:
+            self.file: IO[bytes] = os.fdopen(os.dup(opened), "wb")  # goes on where the file stands
+        elif self._target.exists() and not self._target.is_file():
+            self.file = self._target.open("wb")
+        else:
+            self._part = PartFile(self._target.parent).__enter__()
+            self.file = self._part.file
+        return self
+
+    def keep(self) -> None:
+        """Let what was written be there for good."""
+        if self._part is not None:
+            with suppress(FileNotFoundError):
+                _make_alike(self.file.fileno(), self._target.stat())
+            self._part.keep(self._target, overwrite=True)
+        else:
+            self.file.flush()
+            _sync(self.file.fileno())
+
+    def __exit__(self, *about: object) -> None:
+        if self._part is not None:
+            self._part.__exit__(*about)
+        with suppress(OSError):  # what a full disk did not take was told before
+            self.file.close()
+
+
+def _own_descriptor(path: Path) -> int | None:
+    """Give the number of the open file of this process that a path stands for, as 1 for `/dev/stdout`."""
+    mine = {"/dev/fd", os.path.realpath("/proc/self/fd")}
+    for _ in range(_HOPS):
+        folder = os.path.realpath(path.parent)
+        if folder in mine and path.name.isdecimal():
+            return int(path.name)
+        if not os.path.islink(path):
+            return None
+        path = Path(folder, os.readlink(path))
+    return None
+
+
+def _make_alike(opened: int, there: os.stat_result) -> None:
+    """Give an open file the owner and the mode of the one that it replaces."""
+    now = os.fstat(opened)
+    if (now.st_uid, now.st_gid) != (there.st_uid, there.st_gid):
+        with suppress(PermissionError):  # nobody but root gives files away
+            os.fchown(opened, there.st_uid, there.st_gid)
+    os.fchmod(opened, stat.S_IMODE(there.st_mode) & 0o777)
+
+
+@contextmanager
+def writing(path: Path | str, remedy: str = "Make room, or check the path.") -> Iterator[None]:
+    """Turn what the system says against writing a file into an InputError that names it."""
+    try:
+        yield
+    except PenstockError:  # some are an OSError as well
+        raise
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}.", remedy=remedy) from None
+
+
+def write_whole(path: Path, content: bytes, *, mode: int = 0o666) -> None:
+    """Put a file in the place of the one that is there, if one is, or of what a link leads to: whole or not at all."""
+    target = Path(os.path.realpath(path))
     with PartFile(target.parent, mode) as part:
         part.file.write(content)
         part.keep(target, overwrite=True)

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from penstock.cli.app import main
 from penstock.connection import api_request
 from penstock.errors import DataLossError, InputError
 from tests.channels_sets import new_messages
-from tests.live.command import Command
+from tests.live.command import Command, environment
 from tests.live.inprocess import Done, invoke
 from tests.live.stan import Got, cluster_of, until
 
@@ -144,6 +145,31 @@ async def test_ls_info_export(stan, beside, tmp_path):
     nowhere = await beside("channels", "export", "foo.bar", "-o", str(tmp_path / "none" / "out.jsonl"), *flags)
     assert "cannot be written: No such file or directory" in nowhere.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
+
+
+async def test_an_export_through_links(stan, server, beside, tmp_path):
+    """A link stays when a channel is exported to it; one as /dev/stdout is standard output, also if that is a file."""
+    await stan.serve()
+    client = await stan.client("me")
+    await client.publish("foo", b"x")
+    target, link, out, stdout = (tmp_path / name for name in ("target", "link", "out", "stdout"))
+    target.touch(0o600)
+    link.symlink_to(target)
+    stdout.symlink_to("/proc/self/fd/1")  # as /dev/stdout, which a mistake of ours shall not replace
+    arguments = ("channels", "export", "foo", "--cluster-id", stan.cluster, "-o")
+    assert "Wrote 1 messages" in (await beside(*arguments, str(link))).stderr
+    assert link.readlink() == target
+    assert target.stat().st_mode & 0o777 == 0o600
+    with out.open("w") as file:
+        file.write("before\n")
+        file.flush()
+        env = environment(tmp_path, NATS_URL=server.url)
+        command = (sys.executable, "-m", "penstock", *arguments, str(stdout))
+        process = await asyncio.create_subprocess_exec(*command, stdout=file, env=env)
+        assert await asyncio.wait_for(process.wait(), 60) == 0
+    assert stdout.is_symlink()
+    assert out.read_text() == "before\n" + target.read_text()
+    assert json.loads(target.read_text())["sequence"] == 1
 
 
 def test_there_is_nothing(capsys, server, unique):

@@ -7,7 +7,7 @@ import json
 import urllib.error
 import urllib.request
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import pytest
 
@@ -61,6 +61,9 @@ async def test_all_fields_of_the_old_server(stan):
     assert json.loads((await get(url, "/streaming/channelsz"))[1])["names"] == ["orders", "quiet"]
     cut = json.loads((await get(url, "/streaming/channelsz?offset=1&limit=1"))[1])
     assert (cut["offset"], cut["limit"], cut["count"], cut["total"], cut["names"]) == (1, 1, 1, 2, ["quiet"])
+    for limit in ("9" * 5000, "\u0662", "9" * 20):
+        asked = await get(url, f"/streaming/channelsz?limit={quote(limit)}")
+        assert (asked[0], json.loads(asked[1])["limit"]) == (200, 1024), limit[:30]
     beyond = json.loads((await get(url, "/streaming/channelsz?offset=9&limit=-1"))[1])
     assert (beyond["limit"], beyond["count"], "names" in beyond) == (1024, 0, False)
     assert json.loads((await get(url, "/streaming/clientsz?client=w1"))[1])["subs_count"] == 5

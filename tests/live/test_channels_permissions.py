@@ -17,7 +17,7 @@ from penstock.channels import ChannelLimits, Client, Gateway, Limits
 from penstock.channels.catalog import Catalog
 from penstock.cli.app import main
 from penstock.connection import api_request, connect
-from penstock.errors import ChannelError, DeniedError
+from penstock.errors import ChannelError, DeniedError, DisconnectedError
 from penstock.options import ConnectionOptions
 from penstock.server import Server
 from tests.live.stan import Got, until
@@ -313,6 +313,22 @@ async def test_acks_that_are_denied(as_user, served):
             await reading.next(BOUND)
         assert (await heard).subject == working.ack_inbox
         assert got.sequences == [1]
+        # The server is told, and sends there no more what nobody can acknowledge.
+        await until(lambda: not len(served.service.channels["foo"].subscribers))
+        await reading.close()
+        await working.unsubscribe()
+
+
+async def test_a_durable_whose_acks_are_denied(as_user, served):
+    """A durable that ended because acks are denied is closed, not unsubscribed, and says so if that is asked for."""
+    async with client(as_user, "noack") as reader, asyncio.timeout(BOUND):
+        durable = await reader.subscribe("foo", durable="d", max_in_flight=1)
+        await reader.publish("foo", b"x")
+        await anext(durable)
+        with pytest.raises(DeniedError):
+            await anext(durable)
+        with pytest.raises(DisconnectedError, match="the server keeps its position"):
+            await durable.unsubscribe()
 
 
 async def test_pings_that_are_denied(as_user, served):

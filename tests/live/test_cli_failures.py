@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,7 +17,7 @@ import pytest
 from penstock.server import Server
 from tests.live.command import environment
 from tests.live.inprocess import Done, Talk, invoke
-from tests.live.terminal import terminal
+from tests.live.terminal import Terminal, terminal
 
 GUARDED = """
 accounts {
@@ -335,21 +336,43 @@ def test_a_server_that_dies_under_a_reader():
         assert mortal.token not in done.stderr
 
 
+def press_ctrl_c(shown: Terminal, said: str) -> None:
+    """Press Ctrl-C until something is said: between the prompt and the waiting for a key Python does not hear it."""
+    for _ in range(5):
+        shown.process.send_signal(signal.SIGINT)
+        with suppress(AssertionError):
+            shown.wait(lambda terminal: any(said in line for line in terminal.lines), timeout=5.0)
+            return
+    shown.see(said)
+
+
 @pytest.mark.parametrize(
     ("line", "question"),
-    [("stream rm ASKED", "[y/N]"), ("stream add NEW", "Subjects"), ("stream info", "Which stream")],
+    [
+        ("stream rm ASKED", "[y/N]"),
+        ("stream add NEW", "Subjects"),
+        ("stream info", "Which stream"),
+        ("pipeline reset DIR/shop --storage DIR", "Delete"),
+        ("context edit broken", "Edit it again"),
+    ],
 )
 def test_ctrl_c_ends_a_question(tmp_path: Path, line: str, question: str):
     """Ctrl-C at a question ends the command at once, which says that nothing was changed, with 130."""
+    contexts, checkpoints = tmp_path / ".config" / "nats" / "context", tmp_path / "_checkpoints"
+    contexts.mkdir(parents=True)
+    (contexts / "broken.json").write_text("{")
+    checkpoints.mkdir()
     with Server(sync="2m") as server:
         assert invoke(server.url, "stream", "add", "ASKED", "--subjects", "asked", "--defaults").status == 0
-        with terminal(environment(tmp_path, NATS_URL=server.url), *line.split()) as shown:
-            shown.see(question).process.send_signal(signal.SIGINT)
-            shown.see("penstock: Ended at the question; nothing was changed.")
+        assert invoke(None, "pipeline", "new", "shop", "--in", str(tmp_path)).status == 0
+        words = line.replace("DIR", str(tmp_path)).split()
+        with terminal(environment(tmp_path, NATS_URL=server.url, EDITOR="true"), *words) as shown:
+            press_ctrl_c(shown.see(question), "penstock: Ended at the question; nothing was changed.")
             assert shown.end() == 130
             assert "Traceback" not in shown.raw
             assert "never retrieved" not in shown.raw
         assert invoke(server.url, "stream", "ls", "--names").stdout == "ASKED\n"
+    assert checkpoints.is_dir()
 
 
 def test_a_full_stream():

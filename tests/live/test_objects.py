@@ -100,6 +100,8 @@ async def test_saving_to_a_file(store: ObjectStore, tmp_path: Path) -> None:
     file = io.BytesIO()
     await store.save("../x", file)
     assert file.getvalue() == b"other"
+    with pytest.raises(InputError, match=r"is a folder\. Name a file in it"):
+        await store.save("../x", tmp_path, overwrite=True)
     with pytest.raises(InputError, match="no folder"):
         await store.save("../x", tmp_path / "none" / "x")
     with pytest.raises(NotFoundError):

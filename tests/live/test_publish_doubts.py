@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import asyncio
 
+import pyarrow as pa
 import pytest
 
 from penstock.connection import connect
-from penstock.errors import ConditionError, DeadlineError, DisconnectedError, PenstockError
+from penstock.errors import (
+    ConditionError,
+    DeadlineError,
+    DisconnectedError,
+    PenstockError,
+    PublishError,
+    RemoteProtocolError,
+)
 from penstock.jetstream import Outgoing, Publisher
+from penstock.wire.bulk import BulkConnection
 from tests.scripted import Answer, Asked, Step, js, log_in, playing, serve
+from tests.scripted_stream import Good
 from tests.support import eventually
 
 WRONG = js({"error": {"code": 400, "err_code": 10071, "description": "wrong last sequence: 4"}})
@@ -81,3 +91,38 @@ async def test_who_waits_for_a_publisher_that_ends_is_told(monkeypatch: pytest.M
                 await asyncio.wait_for(batch, 5)
             assert batches == []
             await publisher.close()
+
+
+def knowing_batches_no_more(asked: Asked) -> bytes | Step:
+    """Acknowledge the first atomic batch as a server must, and others as one that knows no batches."""
+    if asked.number <= 1000 or b"Nats-Batch-Commit" not in asked.header:
+        return Good().atomic(asked)
+    return js({"stream": "S", "seq": 2003})(asked)
+
+
+def unheard_of(asked: Asked) -> bytes | Step:
+    """Acknowledge more rows of a fast batch than were sent."""
+    return js({"type": "ack", "seq": 1_000_000, "msgs": 100})(asked)
+
+
+@pytest.mark.parametrize(
+    ("mode", "answers", "stored", "unknown"),
+    [
+        ("atomic", {"atomic": knowing_batches_no_more}, ((0, 1000),), (1000, 3000)),
+        ("acks", {"ack": js([])}, (), (0, 1)),
+        ("fast", {"fast": unheard_of}, (), (0, 1)),
+    ],
+)
+def test_an_ack_that_cannot_be_leaves_an_account_of_the_rows(
+    mode: str, answers: dict[str, Answer], stored: tuple[tuple[int, int], ...], unknown: tuple[int, int]
+):
+    """A publish that ends because of what the server says tells which rows are stored, and which may be."""
+    rows = pa.record_batch({"subject": ["s.x"] * 3000, "data": pa.array([b"x"] * 3000, pa.binary())})
+    with playing(log_in(), serve(**answers)) as peer, BulkConnection(peer.url) as bulk:
+        with pytest.raises(PublishError) as caught:
+            bulk.publish("S", rows, mode, timeout=5.0)
+        assert isinstance(caught.value.__cause__, RemoteProtocolError)
+        assert caught.value.stored == stored
+        [(start, end)] = caught.value.unknown
+        assert (start, min(end, unknown[1])) == unknown
+        assert not bulk.wire.is_open

@@ -279,7 +279,8 @@ def test_a_reset_asks(run: Run, tmp_path: Path):
     (storage / "_checkpoints").mkdir(parents=True)
     flags = [str(tmp_path / "shop"), "--storage", str(storage)]
     refused = invoke(None, "pipeline", "reset", *flags, stdin="n\n")
-    assert refused.status == 1
+    assert refused.status == 2
+    assert "Not confirmed; nothing was changed." in refused.stderr
     assert str(storage) in refused.stdout + refused.stderr
     assert (storage / "_checkpoints").is_dir()
     assert "Reset." in run("pipeline", "reset", *flags, "-f").stdout

@@ -7,11 +7,12 @@ import sys
 
 import pytest
 
-from penstock.errors import RemoteProtocolError
+from penstock.errors import JetStreamError, RemoteProtocolError
 from penstock.options import ConnectionOptions
 from penstock.spark import connections
-from tests.scripted import log_in, playing, serve
-from tests.scripted_stream import Good
+from penstock.spark.survey import Survey
+from tests.scripted import js, log_in, playing, serve
+from tests.scripted_stream import STATE, STREAM, Good
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +67,52 @@ def test_messages_are_stored_together_if_the_ack_says_so(answer, stored):
             return
         with pytest.raises(RemoteProtocolError, match="atomic batch of 3 messages names no batch"):
             bulk.store("S", messages)
+
+
+STRANGE = [5, "x", True, [5], [["a"]], [{"a": ["b"]}], {"a": {"b": 1}}, {"a": "x"}, -1, 1.5]
+
+
+@pytest.mark.parametrize("value", STRANGE)
+@pytest.mark.parametrize("field", ["total", "streams", "state", "subjects"])
+def test_lists_that_cannot_be(field, value):
+    """A list of names or of subjects that is none is an error that names the field."""
+    listed = {"total": 1, "streams": ["S"], **({field: value} if field in ("total", "streams") else {})}
+    state = value if field == "state" else {**STATE, "subjects": value if field == "subjects" else {"s.x": 3}}
+    counted = {**STREAM, "state": state, **({"total": value} if field == "total" else {"total": 1})}
+    answers = {"api": js(listed), "stream_info": js(counted)}
+    with playing(log_in(), serve(**answers)) as server, connections.borrow(ConnectionOptions(server.url)) as bulk:
+        asked = []
+        if field in ("total", "streams"):
+            asked.append(lambda: bulk.list_names("STREAM.NAMES", "streams"))
+        if field != "streams":
+            asked.append(lambda: bulk.totals("S", ">"))
+        for ask in asked:
+            if (field, value) == ("total", 5) or (field == "state" and isinstance(value, dict)):
+                continue  # that may be
+            with pytest.raises(RemoteProtocolError, match="of JetStream's answer is not"):
+                ask()
+
+
+@pytest.mark.parametrize("left_out", ["config", "state", "created"])
+def test_a_stream_that_lacks_a_part(left_out):
+    """A description of a stream that lacks what each has is an error that names the field."""
+    said = js({name: value for name, value in STREAM.items() if name != left_out})
+    with (
+        playing(log_in(), serve(stream_info=said)) as server,
+        connections.borrow(ConnectionOptions(server.url)) as bulk,
+        pytest.raises(RemoteProtocolError, match=f"{left_out!r} of JetStream's answer is not"),
+    ):
+        bulk.stream_info("S")
+
+
+def test_a_probe_whose_consumer_may_still_be_there():
+    """A consumer of ours that the server does not say it deleted is an error, and not left there unheard."""
+    with (
+        playing(log_in(), serve(deleted=js({}))) as server,
+        connections.borrow(ConnectionOptions(server.url)) as bulk,
+        pytest.raises(JetStreamError, match="did not do it"),
+    ):
+        Survey(bulk, "S", None)._consumer({"deliver_policy": "all"})
 
 
 def test_a_process_closes_what_it_kept(server):

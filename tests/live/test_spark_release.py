@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from penstock.connection import connect
-from penstock.errors import DataLossError, InputError
+from penstock.errors import DataLossError, InputError, JetStreamError
+from penstock.spark.connections import TaskConnection
 from tests.live.querying import read
 
 ACK = {"ack": "commit", "consumer": "spark"}
@@ -201,6 +202,23 @@ def test_a_bookmark_that_somebody_else_uses(server, query, streams, unique, rete
     running.restart(**options)
     with pytest.raises(DataLossError, match="is gone"):
         running.batch()
+
+
+def test_an_old_bookmark_that_may_still_be_there(query, streams, unique, monkeypatch):
+    """A server that does not say that it deleted an old bookmark, which would hold messages for ever, is an error."""
+    name = streams.make(unique("kept"), retention="interest")
+    running = query(**ACK, stream=name, maxMessagesPerTrigger="5")
+    assert running.batch() == []
+    streams.fill(name, 10)
+    assert running.batch() == [1, 2, 3, 4, 5]
+    ask = TaskConnection.ask
+
+    def silent(bulk: TaskConnection, method: str, body: object = None) -> dict[str, object]:
+        return {} if method.startswith("CONSUMER.DELETE.") else ask(bulk, method, body)
+
+    monkeypatch.setattr(TaskConnection, "ask", silent)
+    with pytest.raises(JetStreamError, match="did not do it"):
+        drain(running)
 
 
 def test_a_consumer_of_other_subjects_claims_nothing(query, streams, unique):

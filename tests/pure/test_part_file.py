@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock import context_files
-from penstock.part_file import PartFile, make_folder, move_whole, sync_folder, write_whole
+from penstock.part_file import PartFile, Replacement, make_folder, move_whole, sync_folder, write_whole
 from penstock.pipelines.files import write_whole as write_fields
 from penstock.spark.archive_folder import ArchiveFolder
 from tests.disk_calls import record
@@ -124,3 +124,46 @@ def test_what_is_not_a_file_is_not_replaced(tmp_path: Path) -> None:
         write_whole(tmp_path / "pipe", b"new")
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
     assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_replacement_is_whole_or_nothing(tmp_path: Path) -> None:
+    """What a link leads to is replaced when all was written, with the mode that it had; before, nothing is changed."""
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_text("old")
+    target.chmod(0o640)
+    link.symlink_to("target")
+    with Replacement(link) as new:
+        new.file.write(b"half")
+    assert target.read_text() == "old"
+    with Replacement(link) as new:
+        new.file.write(b"new")
+        new.keep()
+    assert (target.read_text(), target.stat().st_mode & 0o777) == ("new", 0o640)
+    assert os.readlink(link) == "target"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "target"]
+
+
+def test_a_replacement_where_nothing_is(tmp_path: Path) -> None:
+    """A file that is not there is made, also at the end of a link, with the mode of new files."""
+    (tmp_path / "link").symlink_to(tmp_path / "new")
+    (tmp_path / "other").touch()
+    with Replacement(tmp_path / "link") as new:
+        new.file.write(b"new")
+        new.keep()
+    assert (tmp_path / "new").read_text() == "new"
+    assert (tmp_path / "new").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_a_file_that_is_open_is_written_where_it_stands(tmp_path: Path) -> None:
+    """A path that means an open file of this process, also through links, goes on in that file."""
+    link = tmp_path / "link"
+    with (tmp_path / "out").open("wb") as file:
+        file.write(b"before ")
+        file.flush()
+        link.symlink_to(f"/dev/fd/{file.fileno()}")
+        with Replacement(link) as new:
+            new.file.write(b"and after")
+            new.keep()
+        assert os.stat(file.fileno()).st_ino == (tmp_path / "out").stat().st_ino
+    assert (tmp_path / "out").read_text() == "before and after"
+    assert link.is_symlink()

@@ -27,7 +27,7 @@ from penstock.connection.connecting import check_connection
 from penstock.durations import parse_duration
 from penstock.errors import AssemblyError, ConditionError, InputError, JetStreamError, NotFoundError
 from penstock.jetstream import assets
-from penstock.part_file import PartFile
+from penstock.part_file import PartFile, Replacement, writing
 
 if TYPE_CHECKING:
     from penstock.chunks.source import Progress, Source
@@ -223,8 +223,8 @@ class ObjectStore:
     ) -> ObjectInfo:
         """Write an object into a file, or to a path where a file appears once all of it is there and was checked.
 
-        A file that is there is an InputError, unless it may be overwritten. What was written to an open file is not
-        taken back if the rest fails.
+        A file that is there is an InputError, unless it may be overwritten; a path that cannot be written is one
+        always. What was written to an open file, a pipe or a device is not taken back if the rest fails.
         """
         if not isinstance(target, os.PathLike):
             async with self.get(name) as stored:
@@ -233,12 +233,8 @@ class ObjectStore:
         path = Path(target)
         _check_free(path, overwrite)
         async with self.get(name) as stored:
-            with PartFile(path.parent) as part:
-                await _copy(stored, part.file, progress)
-                try:
-                    await asyncio.to_thread(part.keep, path, overwrite=overwrite)
-                except FileExistsError:
-                    raise _taken(path) from None
+            with writing(path):
+                await (_replace_file if overwrite else _make_file)(stored, path, progress)
             return stored.info
 
     async def _resolved(self, name: str) -> tuple[ObjectStore, ObjectInfo]:
@@ -451,12 +447,29 @@ class ObjectStore:
 def _check_free(path: Path, overwrite: bool) -> None:
     if not path.parent.is_dir():
         raise InputError(f"There is no folder {path.parent}.", remedy="Make it first.")
-    if path.is_dir() or (path.exists() and not overwrite):
+    if path.is_dir():
+        raise InputError(f"{path} is a folder.", remedy="Name a file in it.")
+    if path.exists() and not overwrite:
         raise _taken(path)
 
 
 def _taken(path: Path) -> InputError:
     return InputError(f"There is {path} already.", remedy="Choose another name, or overwrite it.")
+
+
+async def _make_file(stored: StoredObject, path: Path, progress: Progress) -> None:
+    with PartFile(path.parent) as part:
+        await _copy(stored, part.file, progress)
+        try:
+            await asyncio.to_thread(part.keep, path)
+        except FileExistsError:
+            raise _taken(path) from None
+
+
+async def _replace_file(stored: StoredObject, path: Path, progress: Progress) -> None:
+    with Replacement(path) as new:
+        await _copy(stored, new.file, progress)
+        await asyncio.to_thread(new.keep)
 
 
 async def _copy(stored: StoredObject, file: IO[bytes], progress: Progress) -> None:

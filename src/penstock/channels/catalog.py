@@ -72,9 +72,9 @@ class Catalog:
     def _info(self, name: str, described: dict[str, Any], members: list[SubscriptionInfo]) -> ChannelInfo:
         config, state = described["config"], described["state"]
         held = state["messages"], state["bytes"], state["first_seq"], state["last_seq"]
-        last_time = state["last_ts"] if state["messages"] else ""
+        last_time = state.get("last_ts") or "" if state["messages"] else ""
         subscriptions = tuple(member for member in members if member.options.channel == name)
-        return ChannelInfo(name, config["name"], config["subjects"][0], *held, last_time, subscriptions)
+        return ChannelInfo(name, config["name"], (config.get("subjects") or [""])[0], *held, last_time, subscriptions)
 
     async def _members(self) -> list[SubscriptionInfo]:
         try:

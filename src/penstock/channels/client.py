@@ -213,10 +213,11 @@ class Client:
             raise ChannelError(f"The server refuses: {response.error}.", text=response.error)
         return response
 
-    def _post(self, subject: str, request: Any, reply: str = "") -> None:
-        """Tell the server something, if it can be told, without waiting for an answer."""
-        if self._connection is not None:
-            self._connection.post(frame(subject.encode(), request.SerializeToString(), reply.encode()))
+    def _post(self, subject: str, request: Any, reply: str = "") -> bool:
+        """Tell the server something, without waiting for an answer; False if it cannot be told."""
+        if self._connection is None:
+            return False
+        return self._connection.post(frame(subject.encode(), request.SerializeToString(), reply.encode()))
 
     def _ready(self) -> Any:
         if self._lost is not None:
@@ -305,6 +306,22 @@ class Client:
         if not is_channel(channel):
             raise LocalProtocolError(f"{channel!r} is not a channel.", remedy="Use a subject without wildcards.")
         await self._unacked.room()
+        try:
+            future = self._send(channel, data, reply)
+        except BaseException:
+            self._unacked.let_in()  # we were woken for room that we do not take
+            raise
+        if self.connection.unsent > _UNSENT:
+            try:
+                await self.connection.flush()
+            except BaseException:
+                if not future.cancel():  # nobody gets it: its place is free
+                    future.exception()
+                raise
+        return future
+
+    def _send(self, channel: str, data: bytes, reply: str) -> asyncio.Future[None]:
+        """Send a message for which there is room."""
         subjects = self._ready()
         self._count += 1
         guid = f"{self._guid}{self._count:x}"
@@ -320,10 +337,7 @@ class Client:
         subject = f"{subjects.pubPrefix}.{channel if not _BLANK.search(channel) else '_'}"
         if not self.connection.post(frame(subject.encode(), content, self._acks.encode())):
             raise DisconnectedError("There is no connection to NATS.", remedy="It is being made again.")
-        future = self._unacked.add(self.connection, subject, guid)
-        if self.connection.unsent > _UNSENT:
-            await self.connection.flush()
-        return future
+        return self._unacked.add(self.connection, subject, guid)
 
     def _pub_acked(self, subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> None:
         if is_nobody(header):
@@ -367,7 +381,7 @@ class Client:
             name = "ack_wait" if ack_wait < 1 else "max_in_flight"
             raise OptionError(f"{name} is below 1.", remedy="Give 1 or more.", option=name)
         inbox = self.connection.new_inbox()
-        subscription = Subscription(self, channel, inbox, handler, manual_acks, max_in_flight)
+        subscription = Subscription(self, channel, inbox, handler, manual_acks, max_in_flight, bool(durable))
         await subscription.listen()
         request = wire.SubscriptionRequest(
             clientID=self.client_id,
@@ -386,13 +400,26 @@ class Client:
             subscription.begin(answer.ackInbox)
         except BaseException as error:
             await subscription.end()
-            if not isinstance(error, ChannelError) and subjects.subCloseRequests:
+            if not isinstance(error, ChannelError):
                 # The server may have heard us all the same, and would keep a subscription that nobody listens to.
-                left = wire.UnsubscribeRequest(clientID=self.client_id, subject=channel, inbox=inbox)
-                self._post(subjects.subCloseRequests, left)
+                self.post_close(subscription)
             raise
         self._subscriptions[inbox] = subscription
         return subscription
+
+    def post_close(self, subscription: Subscription) -> bool:
+        """Tell the server that a subscription has ended, without waiting for an answer; False if it cannot be told."""
+        subjects = self._subjects
+        if subjects is None or not subjects.subCloseRequests:
+            return False
+        # The server knows it by the inbox of messages as well, until we know the one of acks.
+        inbox = subscription.ack_inbox or subscription.inbox
+        left = wire.UnsubscribeRequest(clientID=self.client_id, subject=subscription.channel, inbox=inbox)
+        return self._post(subjects.subCloseRequests, left)
+
+    def forget(self, subscription: Subscription) -> None:
+        """Leave a subscription alone that has ended."""
+        self._subscriptions.pop(subscription.inbox, None)
 
     async def leave(self, subscription: Subscription, *, unsubscribe: bool) -> None:
         """Tell the server that a subscription ends, for good or until it is resumed."""
@@ -400,7 +427,7 @@ class Client:
         subject = subjects.unsubRequests if unsubscribe else subjects.subCloseRequests
         if not subject:
             raise ChannelError("The server cannot close subscriptions.", remedy="It is too old: unsubscribe.")
-        self._subscriptions.pop(subscription.inbox, None)
+        self.forget(subscription)
         channel, inbox = subscription.channel, subscription.ack_inbox
         request = wire.UnsubscribeRequest(clientID=self.client_id, subject=channel, inbox=inbox)
         await self._request(subject, request, wire.SubscriptionResponse)

@@ -31,6 +31,7 @@ from penstock.errors import (
     NotFoundError,
     OptionError,
     PenstockError,
+    RemoteProtocolError,
 )
 from penstock.options import ConnectionOptions
 from penstock.wire.jetstream.verdicts import may_ask_again
@@ -258,7 +259,9 @@ class Gateway:
         if isinstance(error, DeniedError) and not self._served:
             return False
         if (self._served or self.options.standby) and ready:
-            return isinstance(error, LinkError | DeadlineError | JetStreamError | DataLossError)
+            # What an answer must not say is no fault of ours, and need not be in the next one.
+            known = LinkError | DeadlineError | JetStreamError | DataLossError | RemoteProtocolError
+            return isinstance(error, known)
         if isinstance(error, NoRespondersError) and not ready:
             return False  # before the state stream is there, it means that JetStream is off
         return may_ask_again(error) and not late

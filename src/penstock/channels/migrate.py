@@ -20,6 +20,7 @@ from penstock.channels.publishes import NewMessages
 from penstock.channels.store import MOST, Store
 from penstock.channels.subscription import Message
 from penstock.errors import DataLossError, DeadlineError, DisconnectedError, InputError
+from penstock.wire.jetstream.answers import number
 
 __all__ = ["ChannelSource", "Copied", "RunningServer", "copy_channel", "verify_channel"]
 
@@ -195,7 +196,7 @@ async def verify_channel(
     stream = await store.find(channel, UNLIMITED)
     if stream is None:
         raise DataLossError(f"The channel {channel} was not copied.", stream=channel, start=ends[0], end=ends[1] + 1)
-    made_at = (await store.describe(channel))["config"].get("first_seq", 1)
+    made_at = number((await store.describe(channel))["config"], "first_seq", 1)
     same = reached = 0
     async for batch in source.read(channel, max(ends[0], made_at), ends[1]):
         waiting = deque(batch)

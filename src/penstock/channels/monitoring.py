@@ -33,6 +33,7 @@ from penstock.http_pages import (
     HttpRefused,
     HttpRequest,
 )
+from penstock.wire.numbers import read_count
 
 if TYPE_CHECKING:
     from penstock.channels.channel import Channel
@@ -192,7 +193,7 @@ class Monitor:
             if name not in known:
                 raise HttpRefused(NOT_FOUND, f"{kind.capitalize()} {name} not found")
             return await show(service, known[name], subs)
-        numbers = {name: int(text) for name, text in query.items() if text.isdecimal()}
+        numbers = {name: read_count(text) or 0 for name, text in query.items()}
         offset, limit = numbers.get("offset", 0), numbers.get("limit") or _LIMIT
         listed = sorted(known)[offset : offset + limit]
         page = self._common() | {"offset": offset, "limit": limit, "count": len(listed), "total": len(known)}

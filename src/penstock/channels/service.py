@@ -95,7 +95,7 @@ class Service:
             self.ack_inbox = f"{self.front.options.inbox_prefix}.{secrets.token_hex(11)}"
             self.state.put("info", self.ack_inbox.encode())
         for name, described in (await self.store.streams()).items():
-            if CHANNEL in described["config"]["metadata"]:
+            if CHANNEL in (described["config"].get("metadata") or {}):
                 self._add(await self.store.open(name, described, self.options.limits.of(name)))
         await self._recall(remembered)
         cluster, prefix = self.options.cluster_id, self.options.discover_prefix

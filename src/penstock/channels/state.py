@@ -34,7 +34,7 @@ from penstock.connection.asking import direct_get, store_frames
 from penstock.errors import InputError, JetStreamError, NoRespondersError, NotFoundError, PenstockError
 from penstock.wire import protocol
 from penstock.wire.jetstream import atomic, direct, names
-from penstock.wire.jetstream.answers import PubAck
+from penstock.wire.jetstream.answers import PubAck, check_stream_answer, number, part
 from penstock.wire.jetstream.names import SEQUENCE_IN_DOUBT, WRONG_LAST_SEQUENCE
 from penstock.wire.jetstream.verdicts import may_ask_again
 
@@ -115,13 +115,13 @@ class State:
         except NotFoundError:
             described = await api_request(self.connection, names.stream_create(self.stream), config, again=True)
             self.fresh = True
-        self._replicated = described["config"]["num_replicas"] > 1
+        self._replicated = number(check_stream_answer(described)["config"], "num_replicas", 1) > 1
         self.ready = True
 
     async def end(self) -> int:
         """Give the last sequence of all, as the stream's leader knows it."""
         described = await api_request(self.connection, names.stream_info(self.stream))
-        return int(described["state"]["last_seq"])
+        return number(part(described, "state"), "last_seq")
 
     async def last(self, name: str) -> tuple[int, bytes]:
         """Give sequence and content of the last message of a subject, as the stream's leader knows it."""

@@ -40,7 +40,7 @@ from penstock.errors import (
     RemoteProtocolError,
 )
 from penstock.wire.jetstream import direct, names
-from penstock.wire.jetstream.answers import check_done
+from penstock.wire.jetstream.answers import check_done, check_stream_answer, number, parts
 from penstock.wire.jetstream.atomic import MOST, new_id, together
 from penstock.wire.jetstream.names import WRONG_LAST_SEQUENCE
 from penstock.wire.jetstream.verdicts import Verdict, judge, may_ask_again
@@ -121,20 +121,20 @@ class Store:
         offset = 0
         while True:
             page = await self._ask("STREAM.LIST", {"offset": offset})
-            streams = page.get("streams") or []
-            for item in streams:
+            streams = parts(page, "streams")
+            for item in map(check_stream_answer, streams):
                 config = item["config"]
-                noted = config.get("metadata", {}).get(CHANNEL, "")
+                noted = (config.get("metadata") or {}).get(CHANNEL, "")
                 if (channel := channel_of(self.cluster, config["name"], noted)) is not None:
                     found[channel] = item
             offset += len(streams)
-            if not streams or offset >= page.get("total", 0):
+            if not streams or offset >= number(page, "total", 0):
                 return found
 
     async def describe(self, channel: str) -> dict[str, Any]:
         """Give a channel's stream as the server describes it; NotFoundError if there is none."""
         try:
-            return await self._ask(names.stream_info(stream_name(self.cluster, channel)))
+            return check_stream_answer(await self._ask(names.stream_info(stream_name(self.cluster, channel))))
         except NotFoundError:
             what = f"There is no channel {channel} in the cluster {self.cluster}."
             raise NotFoundError(what, remedy="`penstock channels ls` lists them.", code=404) from None
@@ -171,7 +171,8 @@ class Store:
         if self._disk is not None:
             self._disk.forget(stream.name)
         method, config = names.stream_create(stream.name), self._config(stream, first)
-        return await self._ask(method, config, again=True, patience=self.connection.options.request_timeout)
+        patience = self.connection.options.request_timeout
+        return check_stream_answer(await self._ask(method, config, again=True, patience=patience))
 
     async def find(self, channel: str, limits: ChannelLimits) -> ChannelStream | None:
         """Take over a channel's stream if it is there."""
@@ -220,7 +221,7 @@ class Store:
     async def refresh(self, stream: ChannelStream) -> dict[str, Any]:
         """Ask the stream's leader for its first and last sequence; DataLossError if it is not the stream we know."""
         known = stream.last  # while we ask, more may be stored than the answer knows
-        answer = await self._ask(names.stream_info(stream.name))
+        answer = check_stream_answer(await self._ask(names.stream_info(stream.name)))
         state = answer["state"]
         stream.replaced = answer["created"] if answer["created"] != stream.created else ""
         if state["last_seq"] >= known:

@@ -23,7 +23,7 @@ __all__ = ["Message", "Subscription"]
 
 log = logging.getLogger("penstock.channels")
 
-_BEYOND = 16  # times max_in_flight: more than a server that begins anew, and forgot what it sent, can bring
+_BEYOND = 16  # times max_in_flight that are kept; the server may send more: see `_receive`
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -61,17 +61,20 @@ class Subscription:
     inbox: str
     _handler: Callable[[Message], Awaitable[None]] | None
     _manual_acks: bool
-    _most: int  # messages that the server may have sent without our acks
+    _most: int  # messages that the server may wait for our acks of
+    _durable: bool = False
     ack_inbox: str = ""
     _ack_subject: bytes = b""
     _acks: Connection | None = None  # where they go, until the end
     _tap: TapSubscription | None = None
-    # A message that comes again while it still waits here is kept once, so a good server sends no more than `_most`.
+    # A message that comes again while it still waits here is kept once.
     _waiting: OrderedDict[int, Message] = field(default_factory=OrderedDict)
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
     _task: asyncio.Task[None] | None = None
     _current: Message | None = None
     _ended: bool = False
+    _full: bool = False  # whether it was told that more came than is kept
+    _left: bool = False  # whether it ended by itself, and the server was told
     _error: PenstockError | None = None  # why it cannot go on
     _watch: ExitStack = field(default_factory=ExitStack)
 
@@ -115,12 +118,26 @@ class Subscription:
         if self._ended:
             raise DisconnectedError(f"The subscription to {self.channel} has ended already.")
         await self.end()
-        await self.client.leave(self, unsubscribe=unsubscribe)
+        if not self._left:
+            await self.client.leave(self, unsubscribe=unsubscribe)
+            return
+        self.client.forget(self)
+        if unsubscribe and self._durable:
+            raise DisconnectedError(
+                f"The subscription to {self.channel} has ended by itself, and the server keeps its position.",
+                remedy="Subscribe again under its name, and unsubscribe.",
+            )
 
     def _denied(self, error: DeniedError) -> None:
         """Hand nothing more over: what cannot be acknowledged comes again and again."""
         self._error = error
         self._arrived.set()
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """Let the server send to others what nobody acknowledges here."""
+        if not (self._ended or self._left):
+            self._left = self.client.post_close(self)
 
     @property
     def pending(self) -> int:
@@ -140,12 +157,16 @@ class Subscription:
         if got.sequence in self._waiting:
             return
         if len(self._waiting) >= _BEYOND * self._most:
-            self._error = RemoteProtocolError(
-                f"{len(self._waiting):,} messages of {self.channel} wait to be read, and the server may send "
-                f"{self._most:,} without our acks.",
-                remedy="Does somebody else publish on the inbox of the subscription? Subscribe again.",
-            )
-            self._arrived.set()
+            # The server may send on though nothing was acknowledged: it gives a message of a queue group to another
+            # member after ack_wait, and forgets one that a limit removed. What is not kept comes again if it must.
+            if not self._full:
+                self._full = True
+                log.warning(
+                    "Channels: %d messages of %s wait to be read, and more come. They are not kept, and the server "
+                    "sends them again, here or to others of the queue group. Read them sooner, or raise ack_wait.",
+                    len(self._waiting),
+                    self.channel,
+                )
             return
         self._waiting[got.sequence] = Message(
             self, got.subject, got.sequence, got.timestamp, got.data, got.reply, got.redeliveryCount, got.redelivered
@@ -168,8 +189,11 @@ class Subscription:
                     await self.client.failed(error)
                 if self._ended:
                     return
-        except (DeniedError, RemoteProtocolError) as error:
+        except DeniedError as error:
             await self.client.failed(error)
+        except asyncio.CancelledError:
+            self._give_up()  # a handler that was cancelled by itself, if this is not the end
+            raise
 
     def __aiter__(self) -> Subscription:
         return self

@@ -35,7 +35,7 @@ class Unacked:
                 if room in self._room:
                     self._room.remove(room)
                 else:  # woken and cancelled at once: somebody else shall have the room
-                    self._let_in()
+                    self.let_in()
                 raise
 
     def add(self, connection: Connection, subject: str, guid: str) -> asyncio.Future[None]:
@@ -52,7 +52,7 @@ class Unacked:
     def settle(self, guid: str, error: PenstockError | None = None) -> None:
         """Note the server's answer for a message."""
         future = self._forget(guid)
-        self._let_in()
+        self.let_in()
         if future is None or future.done():
             return
         if error is None:
@@ -64,10 +64,10 @@ class Unacked:
         """Take note that somebody waits for an ack no longer: he has given his place up, too."""
         if future.cancelled():
             self._forget(guid)
-            self._let_in()
+            self.let_in()
 
-    def _let_in(self) -> None:
-        """Wake one who waits for room, if there is some."""
+    def let_in(self) -> None:
+        """Wake one who waits for room, if there is some: also for who was let in and then sends nothing."""
         while self._room and len(self._waiting) < self._most:
             room = self._room.popleft()
             if not room.done():

@@ -27,6 +27,7 @@ from typing import Protocol
 
 from penstock.errors import RemoteProtocolError
 from penstock.wire.jetstream.names import MSG_SIZE
+from penstock.wire.numbers import read_count
 from penstock.wire.protocol import decode_headers
 
 __all__ = [
@@ -154,8 +155,7 @@ def message_id_of(headers: Headers) -> str | None:
 
 def size_of(headers: Headers) -> int:
     """Give the size of a message that was delivered without its body, as the server says it."""
-    text = headers.get(MSG_SIZE, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
+    return read_count(headers.get(MSG_SIZE, "")) or 0
 
 
 def decode(headers: Headers, size: int) -> Chunk:

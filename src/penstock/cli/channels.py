@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,8 +22,8 @@ from penstock.cli.server import served, started
 from penstock.cli.tables import print_table
 from penstock.cli.values import refuse_both
 from penstock.durations import parse_duration
-from penstock.errors import InputError, OptionError
-from penstock.part_file import PartFile
+from penstock.errors import OptionError
+from penstock.part_file import Replacement, writing
 from penstock.sizes import parse_size
 
 if TYPE_CHECKING:
@@ -318,29 +318,15 @@ def _written(output: Path | None) -> Iterator[Callable[[str], object]]:
     if output is None:
         yield sys.stdout.write
         return
+    remedy = "Make room, or check the path; what was there before is as it was."
     with ExitStack() as kept:
-        part: PartFile | None = None
-        with _told(output):
-            if output.exists() and not output.is_file():  # a pipe, or a device
-                file: IO[bytes] = kept.enter_context(output.open("wb", buffering=0))
-            else:
-                part = kept.enter_context(PartFile(output.parent))
-                file = part.file
+        with writing(output, remedy):
+            new = kept.enter_context(Replacement(output))
 
         def write(text: str) -> None:
-            with _told(output):
-                file.write(text.encode())
+            with writing(output, remedy):
+                new.file.write(text.encode())
 
         yield write
-        if part is not None:
-            with _told(output):
-                part.keep(output, overwrite=True)
-
-
-@contextmanager
-def _told(output: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        remedy = "Make room, or check the path; what was there before is as it was."
-        raise InputError(f"{output} cannot be written: {error.strerror}.", remedy=remedy) from None
+        with writing(output, remedy):
+            new.keep()

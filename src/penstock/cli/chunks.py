@@ -24,7 +24,7 @@ from penstock.cli.running import connected, first, staying
 from penstock.cli.tables import plain, print_table
 from penstock.durations import parse_duration
 from penstock.errors import InputError, NotFoundError, PenstockError
-from penstock.part_file import PartFile
+from penstock.part_file import PartFile, writing
 from penstock.sizes import format_size
 
 if TYPE_CHECKING:
@@ -129,7 +129,8 @@ async def receive(
             keeper = _Keeper(to, count, json, advance)
             if stream is not None and message_id is not None:
                 async with Archive(here.client, stream, subject).open(message_id) as message:
-                    await first(here.stop.wait(), keeper.save(message))
+                    with writing(f"A file in {to}", "Make room, or name another folder with --to."):
+                        await first(here.stop.wait(), keeper.save(message))
                 return
             receiving = (
                 _from_subject(here.client, subject, keeper, seconds)

@@ -20,6 +20,7 @@ from penstock.cli.tables import plain, print_table
 from penstock.cli.values import refuse_both
 from penstock.durations import format_duration, parse_duration
 from penstock.errors import NotFoundError
+from penstock.wire.numbers import read_count
 
 if TYPE_CHECKING:
     from penstock.info import ConsumerInfo, StreamInfo
@@ -155,8 +156,7 @@ def _is_pinned(one: ConsumerInfo) -> bool:
 
 
 def _level(one: ConsumerInfo) -> int:
-    said = api_level(one.config.metadata)
-    return int(said) if said.isdecimal() else 0
+    return read_count(api_level(one.config.metadata)) or 0
 
 
 async def find(ctx: typer.Context, criteria: Criteria, stream: AnyStream = None, json: Json = False) -> None:

@@ -10,7 +10,7 @@ import typer
 from penstock.cli.context_show import connection_row, problem_of, show_context, tell_environment
 from penstock.cli.flags import Force, Json, argument, flag
 from penstock.cli.output import print_json
-from penstock.cli.questions import asking, confirm, pick, yes
+from penstock.cli.questions import ask, asking, confirm, pick, yes
 from penstock.cli.tables import plain, print_table
 from penstock.errors import ContextError, InputError
 
@@ -171,7 +171,7 @@ def edit(ctx: typer.Context, name: Name) -> None:
             if not asking():
                 raise InputError(f"{error.what} Nothing was changed.", remedy=error.remedy) from None
             typer.echo(plain(str(error)), err=True)
-            if not yes(typer.prompt("Edit it again", default="y", err=True)):
+            if not ask("Edit it again", "y", yes):
                 raise InputError("Nothing was changed.", remedy="Edit it again.") from None
     if context_bytes(path, name) != before:
         what = f"The context {name!r} was changed by somebody else meanwhile; your changes were not written."

@@ -11,6 +11,7 @@ import typer
 from penstock.cli.flags import Force, Json, argument, flag
 from penstock.cli.output import ago, print_json
 from penstock.cli.pipeline_show import board, print_summary
+from penstock.cli.questions import confirm
 from penstock.cli.running import stop_on_signal
 from penstock.cli.tables import print_table
 from penstock.cli.typed import typed
@@ -171,8 +172,7 @@ def reset(folder: Folder = ".", storage: Storage = None, force: Force = False) -
     if not paths:
         typer.echo("There is nothing to reset.")
         return
-    if not force:
-        typer.confirm(f"Delete {', '.join(str(path) for path in paths)}?", abort=True)
+    confirm(f"Delete {', '.join(str(path) for path in paths)}", force)
     reset_pipeline(project)
     typer.echo("Reset. The next run reads everything again, and adds to the streams that it writes to.")
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +15,7 @@ from penstock.cli.running import connected
 from penstock.cli.values import choice
 from penstock.durations import parse_duration
 from penstock.errors import InputError, PenstockError
+from penstock.part_file import Replacement, writing
 
 if TYPE_CHECKING:
     from penstock.connection import Connection
@@ -89,17 +88,9 @@ def end_check(rendering: Rendering, result: CheckResult) -> None:
 
 def _write(path: Path, text: str) -> None:
     """Put a file into its place in one step: whoever reads it never sees half of it."""
-    try:
-        handle, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(f"{text}\n")
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise InputError(f"--outfile {path} cannot be written: {error.strerror}.", remedy="Check the path.") from None
+    with writing(f"--outfile {path}"), Replacement(path) as new:
+        new.file.write(f"{text}\n".encode("utf-8", "backslashreplace"))
+        new.keep()
 
 
 def span(text: str, option: str) -> float:

@@ -11,6 +11,7 @@ from penstock.cli.flags import flag_table, table_flag
 from penstock.cli.message_parts import check_subjects
 from penstock.durations import parse_duration
 from penstock.errors import InputError
+from penstock.wire.numbers import read_count
 
 if TYPE_CHECKING:
     from penstock.info import StreamInfo
@@ -85,5 +86,5 @@ class StreamCriteria:
         if self.leader is not None:
             yield placed.cluster is not None and (placed.leader == self.leader) != turned
         if self.api_level is not None:
-            needed = config.metadata.get("_nats.req.level", "0")
-            yield (needed.isdecimal() and int(needed) >= self.api_level) != turned
+            needed = read_count(config.metadata.get("_nats.req.level", "0"))
+            yield (needed is not None and needed >= self.api_level) != turned

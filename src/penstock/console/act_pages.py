@@ -34,6 +34,7 @@ from penstock.console.forms import FormError, Seals, read_form
 from penstock.console.payload import visible
 from penstock.console.shell import quoted
 from penstock.errors import InputError, PenstockError
+from penstock.options import MASK
 from penstock.wire.jetstream.verdicts import Verdict, judge
 
 __all__ = ["ACTS", "ActPages", "act_link", "acts_of"]
@@ -105,8 +106,9 @@ class ActPages:
         asked = ActRequest(self.backend, client, targets, values, many)
         seen = await item.look(asked)
         # What a form begins with is shown: a field whose secret nobody touched has not changed, and keeps it.
-        mask = self.backend.mask
-        seen = replace(seen, values={name: mask.plain(text) for name, text in seen.values.items()})
+        shown = {name: self.backend.mask.plain(text) for name, text in seen.values.items()}
+        _check_unmasked(item, seen.values, shown, values)
+        seen = replace(seen, values=shown)
         if begin:
             asked = ActRequest(self.backend, client, targets, item.typed_fields(given, seen.values), many)
         return asked, seen
@@ -251,6 +253,17 @@ def _check_typed(item: Act, targets: Mapping[str, str], typed: str) -> None:
     if item.typed is not None and typed != item.word(targets):
         what = f"What was typed is not the name of the {item.typed}: nothing was done."
         raise InputError(what, remedy="Go back, and type it as it is written.")
+
+
+def _check_unmasked(item: Act, held: Mapping[str, str], shown: Mapping[str, str], typed: Mapping[str, str]) -> None:
+    """Refuse to write a mask in the place of the secret that it hides."""
+    for field in item.fields:
+        name, text = field.name, typed.get(field.name, "")
+        if shown.get(name) != held.get(name) and text != shown[name] and MASK in text:
+            raise InputError(
+                f"{field.label} holds a hidden secret: what was typed would put {MASK} in its place.",
+                remedy=f"Edit it with the command, or write it without {MASK}.",
+            )
 
 
 def _about(targets: Mapping[str, str]) -> str:

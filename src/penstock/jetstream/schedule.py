@@ -29,6 +29,7 @@ from penstock.durations import format_duration, parse_duration
 from penstock.errors import InputError
 from penstock.times import format_time, parse_time
 from penstock.wire.jetstream import names
+from penstock.wire.numbers import read_count
 from penstock.wire.subjects import covers, subject_fault
 
 if TYPE_CHECKING:
@@ -215,8 +216,8 @@ def check_taken(schedule: Schedule, subject: str, stream: Stream) -> None:
     if not stream.allow_msg_schedules:
         what = f"Stream {name} takes no messages for later."
         raise InputError(what, remedy=f"penstock stream edit {name} --allow-schedules, which cannot be taken back.")
-    level = stream.metadata.get(_LEVEL, "")
-    if level.isdecimal() and int(level) < schedule.level:
+    level = read_count(stream.metadata.get(_LEVEL, ""))
+    if level is not None and level < schedule.level:
         what = f"The server of stream {name} publishes later only once, and only the message itself."
         raise InputError(what, remedy="Intervals, cron, sources and rollups need nats-server 2.14.")
     for option, other in (("target", schedule.target), ("source", schedule.source)):

@@ -22,6 +22,7 @@ from penstock.options import ConnectionOptions
 from penstock.pipelines.watching import DEFAULT_PORT, connect_address
 from penstock.spark.markers import marker_filter
 from penstock.spark.sessions import Executor, packages, refuse_lacking
+from penstock.wire.jetstream.answers import check_stream_answer
 
 __all__ = ["Sight", "check_remote", "look", "notes_on_beginning", "refuse_other", "stream_ages", "stream_infos"]
 
@@ -63,7 +64,7 @@ def stream_infos(options: ConnectionOptions, names: Iterable[str]) -> dict[str, 
     with BulkConnection(options) as bulk:
         for name in names:
             try:
-                found[name] = bulk.api(f"STREAM.INFO.{name}")
+                found[name] = check_stream_answer(bulk.api(f"STREAM.INFO.{name}"))
             except NotFoundError:
                 found[name] = None
     return found

@@ -21,7 +21,7 @@ from penstock.options import ConnectionOptions
 from penstock.wire import protocol
 from penstock.wire.bulk import BulkConnection
 from penstock.wire.jetstream import atomic, names
-from penstock.wire.jetstream.answers import number, read_answer
+from penstock.wire.jetstream.answers import check_stream_answer, number, part, read_answer, texts
 from penstock.wire.jetstream.direct import Found, question, read_message
 from penstock.wire.jetstream.questions import Question
 from penstock.wire.patience import Deadline, Patience
@@ -89,8 +89,8 @@ class TaskConnection(BulkConnection):
         """
         deadline = Deadline(LEARN)
         while True:
-            info = self.ask(names.stream_info(stream))
-            behind = info["created"] == created and int(info["state"]["last_seq"]) + 1 < end
+            info = check_stream_answer(self.ask(names.stream_info(stream)))
+            behind = info["created"] == created and info["state"]["last_seq"] + 1 < end
             if not behind or number(info["config"], "num_replicas", 1) == 1 or deadline.left == 0:
                 return info
             time.sleep(0.2)
@@ -100,9 +100,9 @@ class TaskConnection(BulkConnection):
         listed: list[str] = []
         while True:
             answer = self.ask(method, {"offset": len(listed)})
-            found = answer.get(key) or []
+            found = texts(answer, key)
             listed += found
-            if not found or len(listed) >= answer.get("total", 0):
+            if not found or len(listed) >= number(answer, "total", 0):
                 return listed
 
     def totals(self, stream: str, subject: str) -> dict[str, int]:
@@ -114,12 +114,14 @@ class TaskConnection(BulkConnection):
         offset, edge = 0, ""
         while True:
             answer = self.ask(names.stream_info(stream), {"subjects_filter": subject, "offset": offset})
-            page: dict[str, int] = answer["state"].get("subjects") or {}
+            state = part(answer, "state")
+            held = part(state, "subjects") if state.get("subjects") is not None else {}
+            page = {name: number(held, name) for name in held}
             if offset and (not page or min(page) > edge):
                 offset = max(0, offset - STEP_BACK)
                 continue
             found |= page
-            if not page or offset + len(page) >= answer.get("total", 0):
+            if not page or offset + len(page) >= number(answer, "total", 0):
                 return found
             edge = max(page)
             offset += len(page) - 1

@@ -16,6 +16,7 @@ from penstock.spark.messages import SinkStream
 from penstock.spark.options import refuse
 from penstock.spark.sink_options import SinkOptions
 from penstock.wire.jetstream.acked import confirm
+from penstock.wire.jetstream.answers import check_stream_answer
 from penstock.wire.jetstream.names import CONDITION_FAILED, EXPECTED_LAST_SUBJECT_SEQUENCE
 from penstock.wire.subjects import covers, overlaps
 
@@ -29,7 +30,7 @@ def prepare(bulk: TaskConnection, options: SinkOptions) -> SinkStream:
     """Check the stream, change it if it is allowed to, and give what the tasks must know."""
     name = options.stream
     try:
-        info = bulk.api(f"STREAM.INFO.{name}")
+        info = check_stream_answer(bulk.api(f"STREAM.INFO.{name}"))
     except NotFoundError:
         if options.is_keyed:
             kind, noun = ("bucket", "kv") if options.bucket else ("object bucket", "object")

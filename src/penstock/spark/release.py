@@ -23,6 +23,7 @@ from penstock.spark.offsets import Mark
 from penstock.spark.source_options import BOOKMARK, SourceOptions
 from penstock.spark.survey import Survey
 from penstock.wire.jetstream.answers import check_done, number, part
+from penstock.wire.numbers import read_count
 from penstock.wire.subjects import covers
 
 __all__ = ["Release"]
@@ -95,7 +96,7 @@ class Release:
             self._bookmark(mark.next)
             for place in there:
                 if place < mark.next:
-                    self.bulk.ask(f"CONSUMER.DELETE.{self.stream}.{self._name(place)}")
+                    check_done(self.bulk.ask(f"CONSUMER.DELETE.{self.stream}.{self._name(place)}"))
         self.held = mark.next
 
     # -- what can be kept safe ------------------------------------------------------------------------------------
@@ -135,7 +136,7 @@ class Release:
         prefix = self._name("")
         names = self.bulk.list_names(f"CONSUMER.NAMES.{self.stream}", "consumers")
         places = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
-        return sorted(int(place) for place in places if place.isdecimal())
+        return sorted(found for place in places if (found := read_count(place)) is not None)
 
     def _bookmark(self, place: int) -> None:
         self._make(self._name(place), {"deliver_policy": "by_start_sequence", "opt_start_seq": place})

@@ -24,6 +24,7 @@ from penstock.spark.planning import Point, Profile, cut, how_many, spread
 from penstock.spark.positions import Position
 from penstock.spark.source_options import SourceOptions
 from penstock.wire.jetstream import direct, names
+from penstock.wire.jetstream.answers import check_done, number, text
 from penstock.wire.subjects import overlaps
 
 if TYPE_CHECKING:
@@ -291,7 +292,8 @@ class Survey:
         """Find the first message at a sequence or behind it that the query reads; None if there is none."""
         if not self.allow_direct:
             made = self._consumer({"deliver_policy": "by_start_sequence", "opt_start_seq": sequence})
-            return Probed(sequence, self.mean_size, int(made["num_pending"])) if made["num_pending"] else None
+            pending = number(made, "num_pending")
+            return Probed(sequence, self.mean_size, pending) if pending else None
         asked = (None,) if self.subjects is None else self.subjects
         hits = [self._direct(direct.question(sequence, subject=subject, batch=1)) for subject in asked]
         found = [hit for hit in hits if hit is not None]
@@ -328,12 +330,12 @@ class Survey:
         low = start + count
         low_count = base - self._remaining(low)
         enough = count if exact or count < EXACT else int(count * CLOSE_ENOUGH)
-        for number in range(64):
+        for step in range(64):
             if low_count >= enough or high - low <= 1:
                 break
             # Guess by proportion, and halve now and then, for messages may sit at one end.
             guess = low + (high - low) * (count - low_count) // max(1, high_count - low_count)
-            middle = (low + high) // 2 if number % 3 == 2 else guess
+            middle = (low + high) // 2 if step % 3 == 2 else guess
             middle = min(max(middle, low + 1), high - 1)
             found = base - self._remaining(middle)
             if found <= count:
@@ -448,7 +450,7 @@ class Survey:
             "inactive_threshold": 5_000_000_000,
         }
         made = self.bulk.ask(f"CONSUMER.CREATE.{self.name}", {"stream_name": self.name, "config": config})
-        self.bulk.ask(f"CONSUMER.DELETE.{self.name}.{made['name']}")
+        check_done(self.bulk.ask(f"CONSUMER.DELETE.{self.name}.{text(made, 'name')}"))
         return made
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from penstock.system.fields import fields, figure, rows, texts, word
+from penstock.wire.numbers import read_count
 
 __all__ = [
     "ACCOUNT_SORTS",
@@ -145,5 +146,4 @@ def needing_more(answers: Iterable[Mapping[str, Any]], level: int, *, with_consu
 
 
 def _needed(asset: Mapping[str, Any]) -> int:
-    level = str(fields(asset, "config", "metadata").get(_LEVEL) or "")
-    return int(level) if level.isdecimal() else 0
+    return read_count(str(fields(asset, "config", "metadata").get(_LEVEL) or "")) or 0

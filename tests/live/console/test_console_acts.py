@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.buckets import KeyValue, ObjectStore
 from penstock.console.act_pages import ACTS
 from penstock.errors import NotFoundError
 from penstock.jetstream import assets
@@ -285,6 +286,41 @@ async def test_a_key_is_put_and_deleted_only_as_it_was_seen(actor: Actor, unique
 
 
 # -- commands, and names that others chose -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("act", ["stream-edit", "consumer-edit", "bucket-edit", "objects-edit"])
+async def test_a_mask_is_not_written_in_the_place_of_a_secret(actor: Actor, unique: Name, act: str):
+    """A description that holds the console's own secret is left alone or changed as a whole: its mask is refused."""
+    client, name = await actor.visitor.nats(), unique("MASKED")
+    said = f"old words {actor.visitor.backend.upstream.options.token}"
+    targets, stream = {"stream": name}, name
+    if act in ("stream-edit", "consumer-edit"):
+        await assets.add_stream(client, Stream(name=name, subjects=[name], description=said))
+        await assets.add_consumer(client, name, Consumer(durable="c", description=said))
+        targets |= {"consumer": "c"} if act == "consumer-edit" else {}
+    elif act == "bucket-edit":
+        await KeyValue.create_bucket(client, name, description=said)
+        targets, stream = {"bucket": name}, f"KV_{name}"
+    else:
+        await ObjectStore.create_bucket(client, name, description=said)
+        targets, stream = {"bucket": name}, f"OBJ_{name}"
+
+    async def described() -> str | None:
+        if act == "consumer-edit":
+            return (await assets.consumer_info(client, stream, "c")).config.description
+        return (await assets.stream_info(client, stream)).config.description
+
+    for step in ("look", "do"):
+        page = await actor.form(act, **targets)
+        assert "old words ***" in page.text
+        fields = [(name, value) for name, value in filled(page.text) if name != "description"]
+        sent = [*fields, ("description", "new words ***"), ("typed", targets.get("consumer", name)), ("step", step)]
+        refused = await actor.post(act, sent)
+        assert (refused.status, "holds a hidden secret" in refused.text) == (400, True), refused.text
+    assert await described() == said
+    done = await actor.do(act, targets, targets.get("consumer", name), description="new words")
+    assert done.status == 200, done.text
+    assert await described() == "new words"
 
 
 async def test_the_command_that_is_shown_does_the_same(actor: Actor, server: Server, unique: Name, tmp_path: Path):

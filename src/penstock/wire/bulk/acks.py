@@ -39,6 +39,11 @@ class Acks:
         )
         self.plain = PlainAcks(self.inbox.encode(), self.window.plain)
 
+    @property
+    def unknown(self) -> list[tuple[int, int]]:
+        """The rows that were sent and have no ack."""
+        return self.window.unknown
+
     def run(self) -> None:
         """Publish them all."""
         window = self.window

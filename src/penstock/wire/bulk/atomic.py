@@ -49,6 +49,12 @@ class Atomic:
         self.links = 0  # connections so far on which we listen
         self.listens = False
         self.lost: DeadlineError | DisconnectedError | None = None  # why nothing can be sent any more
+        self._open: list[_Batch] = []  # those of which something was sent, and whose fate is not known yet
+
+    @property
+    def unknown(self) -> list[tuple[int, int]]:
+        """The rows that were sent, and may be stored if the server does not do as it must."""
+        return [batch.range for batch in self._open]
 
     def run(self) -> None:
         """Publish them all."""
@@ -77,6 +83,7 @@ class Atomic:
         """See a batch stored that was committed, and note its ack."""
         sequence = self._store(batch)
         row, end = batch.range
+        self._open.remove(batch)
         self.job.acked.add(row, end - row, sequence)
         self.job.progress()
 
@@ -115,6 +122,8 @@ class Atomic:
 
     def _send(self, batch: _Batch, *, commit: bool = False) -> None:
         """Send what was not sent of a batch; if that cannot be, whoever waits for the next ack hears it."""
+        if batch not in self._open:
+            self._open.append(batch)
         if self.lost is not None:
             return
         try:

@@ -24,6 +24,12 @@ class Fast:
         again = bool(job.ids) or job.twice
         self.batch = Batch(job.connection.new_subject(), job.stream, ids=again, safe=job.safe, domain=job.domain)
 
+    @property
+    def unknown(self) -> list[tuple[int, int]]:
+        """The rows of the batch that is under way: a server that answers what cannot be is not taken at its word."""
+        noted = max((ack.row + ack.count for ack in self.job.acked.acks), default=0)
+        return [(max(self.base, noted), self.base + self.batch.sent)]
+
     def run(self) -> None:
         """Publish them all."""
         while self._has_more():

@@ -325,13 +325,14 @@ def publish(
         raise no_window(stream)
     if twice:
         job.twice, job.safe = True, inf
+    publisher = modes[mode](job)
     try:
-        modes[mode](job).run()
+        publisher.run()
         job.unlisten()
         job.acked.check_sequences(ordered=mode != "acks", counted=not source.has_headers)
-    except RemoteProtocolError:
+    except RemoteProtocolError as error:
         connection.wire.close()
-        raise
+        raise job.acked.failure(error.what, error, unknown=publisher.unknown, remedy=error.remedy) from error
     if job.broken is not None:
         if not job.acked.acks:
             raise job.broken

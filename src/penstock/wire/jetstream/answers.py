@@ -26,6 +26,7 @@ __all__ = [
     "absent",
     "api_error",
     "check_done",
+    "check_stream_answer",
     "number",
     "part",
     "parts",
@@ -150,6 +151,19 @@ def check_done(answer: Mapping[str, Any]) -> None:
     """Refuse an answer that is not an error, and does not say either that what was asked for is done."""
     if answer.get("success") is not True:
         raise JetStreamError("The server did not do it, and says no more.", remedy="See its log.")
+
+
+def check_stream_answer(answer: dict[str, Any]) -> dict[str, Any]:
+    """Give back what describes a stream, or RemoteProtocolError if a field is not what every description has."""
+    config, state = part(answer, "config"), part(answer, "state")
+    text(answer, "created"), text(config, "name"), texts(config, "subjects"), number(config, "num_replicas", 1)
+    metadata = part(config, "metadata") if config.get("metadata") is not None else {}
+    for name in metadata:
+        text(metadata, name)
+    for name in ("messages", "bytes", "first_seq", "last_seq"):
+        number(state, name)
+    text(state, "last_ts", "")
+    return answer
 
 
 def _wrong(name: str, kind: str) -> RemoteProtocolError:

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from penstock.errors import ConditionError
 from penstock.wire.jetstream import names
+from penstock.wire.numbers import read_count
 
 __all__ = ["FAILED", "explained", "read_actual"]
 
@@ -69,8 +70,7 @@ def _meant(error: ConditionError, subject: str, said: Mapping[str, str]) -> tupl
     if error.err_code == names.WRONG_LAST_ID:
         return None, said.get(names.EXPECTED_LAST_ID)
     of_subject, of_stream = (
-        int(value) if (value := said.get(name, "")).isdecimal() else None
-        for name in (names.EXPECTED_LAST_SUBJECT_SEQUENCE, names.EXPECTED_LAST_SEQUENCE)
+        read_count(said.get(name, "")) for name in (names.EXPECTED_LAST_SUBJECT_SEQUENCE, names.EXPECTED_LAST_SEQUENCE)
     )
     if of_subject is not None and of_stream is not None:
         return None, None  # the server does not say which

@@ -248,6 +248,7 @@ def test_an_interrupted_demo_leaves_nothing(tmp_path: Path, number: int, status:
         assert child.end(120) == status, child.screen.text
     assert "Traceback" not in child.screen.text
     assert "Orders: starting Spark" not in child.screen.text, "nothing of the picture is left"
+    assert "are refused" not in child.screen.text, "and no warning comes before the first order"
     assert child.screen.wraps == []
     pid = said[1]
     assert list(place.iterdir()) == []

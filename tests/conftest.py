@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NoReturn
@@ -35,6 +37,35 @@ def log_handlers() -> Iterator[None]:
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
+
+
+SUITE_MINUTES = 15
+"""What `make test` may take on two cores; nothing fails because a machine is slow, but nobody shall overlook it."""
+_BEGUN = pytest.StashKey[float]()
+
+
+def overtime(seconds: float, cores: int, marks: str) -> str | None:
+    """Give the warning if the whole suite took longer than it may; with one core, or some marks only, nobody knows."""
+    if marks != "not heavy" or cores < 2 or seconds <= SUITE_MINUTES * 60:
+        return None
+    minutes, rest = divmod(round(seconds), 60)
+    return (
+        f"The suite took {minutes}:{rest:02} on {cores} cores; it shall stay under {SUITE_MINUTES} minutes on two. "
+        "If nothing else ran beside it, look at `--durations=30`."
+    )
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Note when the run began."""
+    session.config.stash[_BEGUN] = time.monotonic()
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say it at the end if the suite has grown too long."""
+    seconds = time.monotonic() - config.stash[_BEGUN]
+    if warning := overtime(seconds, len(os.sched_getaffinity(0)), config.option.markexpr):
+        terminalreporter.write_sep("=", "too long", yellow=True, bold=True)
+        terminalreporter.write_line(warning)
 
 
 _LONGEST = ("tests/spark", "tests/pipelines")  # one unit each: two Sparks at once are enough for a machine

@@ -28,6 +28,8 @@ class Screen:
         self.columns, self.rows = columns, rows
         self.lines: list[list[str]] = [[]]
         self.colours: set[str] = set()
+        self.wraps: list[tuple[int, str]] = []
+        """What was longer than the terminal: the row in which it began, and what stands there."""
         self._row = self._column = 0
         self._rest = ""
 
@@ -60,6 +62,7 @@ class Screen:
         else:
             assert letter.isprintable(), f"a control: {letter!r}"
             if self._column == self.columns:
+                self.wraps.append((self._row, "".join(self.lines[self._row])))
                 self._put("\r")
                 self._put("\n")
             line = self.lines[self._row]

@@ -15,6 +15,7 @@ from penstock.chunks import Counts
 from penstock.jetstream import WorkerCounts
 from penstock.metrics import families, programs
 from penstock.metrics.text import Family
+from penstock.spark import ProgressListener
 from penstock.survey import Snapshot
 
 Row = tuple[str, str, str]
@@ -65,11 +66,19 @@ def page() -> str:
         "## Programs of yours",
         "",
         "Given by `exposition(programs=...)` and `MetricsServer(options, programs=...)`. Label: `name`, as you gave",
-        "it; of failures also `reason`, of the bus also `queue`.",
+        "it; of failures also `reason`, of the bus also `queue`, of refused requests also `status`.",
         "",
         _rows(sorted({*_counted("penstock_chunks", Counts), *_counted("penstock_worker", WorkerCounts)})),
         "",
         _rows(_literals()),
+        "",
+        "## Queries of Spark",
+        "",
+        "Given by `ProgressListener().collector()` in the driver of a query, through `prometheus_client`:",
+        "[how to register it](../howto/spark-read.md#lag-and-rates). Labels: `query`; of lag and skipped messages also",
+        "`stream`.",
+        "",
+        _rows(_of_queries()),
     ]
     return "\n".join(text) + "\n"
 
@@ -95,20 +104,22 @@ def _literals() -> Iterator[Row]:
     """Give the figures that are written out in the code of programs: kind, name, and what it is."""
     for function in (programs._figures, programs._gateway):
         prefix = "penstock_gateway_" if function is programs._gateway else ""
-        said = {
-            node.targets[0].id: ast.literal_eval(node.value)
-            for node in ast.walk(ast.parse(inspect.getsource(function)))
-            if isinstance(node, ast.Assign)
-            and isinstance(node.targets[0], ast.Name)
-            and isinstance(node.value, ast.Constant)
-        }
         for node in ast.walk(ast.parse(inspect.getsource(function))):
             if not isinstance(node, ast.Tuple) or not isinstance(node.elts[0], ast.Constant):
                 continue
             if node.elts[0].value not in ("gauge", "counter"):
                 continue
-            kind, name, meaning = (
-                said[item.id] if isinstance(item, ast.Name) else ast.literal_eval(item) for item in node.elts[:3]
-            )
-            name = name if name.startswith("penstock_") else f"{prefix}{name}"
+            kind, name, meaning = map(ast.literal_eval, node.elts[:3])
+            if prefix and not name.startswith(prefix):
+                name, meaning = (
+                    f"{prefix}{name}",
+                    f"{meaning}, of a gateway of channels",
+                )  # as its loop puts it together
             yield f"`{name}`", kind, f"{clean(meaning)}."
+
+
+def _of_queries() -> Iterator[Row]:
+    """Give the figures of queries under the names that Prometheus sees: prometheus_client ends those of counters."""
+    for family in ProgressListener().collector().collect():
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        yield f"`{name}`", family.type, clean(family.documentation)

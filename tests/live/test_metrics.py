@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from penstock.errors import InputError
 from penstock.jetstream import assets
 from penstock.jetstream.worker import Worker
 from penstock.metrics import MetricsServer, exposition
+from penstock.metrics.programs import program_families
 from penstock.metrics.text import CONTENT_TYPE
 from penstock.model import Consumer, Stream
 from penstock.options import ConnectionOptions
@@ -31,6 +33,7 @@ from tests.live.stan import cluster_of
 from tests.live.visitor import visiting
 from tests.support import eventually
 
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 Unique = Callable[..., str]
 QUICK = SurveySettings(every=0.1)
 
@@ -147,7 +150,10 @@ def test_a_folder_without_a_pipeline_is_told_first(tmp_path: Path):
 
 
 async def test_programs_tell_their_own_figures(server: Server, unique: Unique):
-    """An assembler of chunks, a service of the bus, a gateway and a worker that run here have figures, by name."""
+    """An assembler of chunks, a service of the bus, a gateway and a worker that run here have figures, by name.
+
+    The page of the reference has each of them with the same words; counts have there the sentence of their field.
+    """
     name, queue = unique("PROGRAM"), unique("q")
     async with visiting(server.url) as visitor, cluster_of(server.url, unique("c")) as stan:
         client = await visitor.nats()
@@ -174,6 +180,8 @@ async def test_programs_tell_their_own_figures(server: Server, unique: Unique):
         await assembler.subscribe(f"{queue}.chunks")
         bus = Bus(client, {queue: 1})
         async with bus.serve(queue, answer) as service:
+            wrong = {"X-Msg-Id": "wrong", "X-Offset": "nowhere", "X-Flags": "0"}
+            await client.publish(f"{queue}.chunks", b"z", headers=wrong)
             await Publisher(client, chunk_size=10).publish(f"{queue}.chunks", b"z" * 25)
             await asyncio.wait_for(done.wait(), 30)
             for body in (b"ask", b"fail"):
@@ -181,9 +189,21 @@ async def test_programs_tell_their_own_figures(server: Server, unique: Unique):
             await eventually(lambda: service.handled == 2, "both handlers ending")
             programs = {"a": assembler, 'b"': service, "w": worker, "g": gateway}
             found = figures(exposition(programs=programs).decode())
+            families = program_families(programs)
         await assembler.close()
     one = {key: [(item.labels["name"], item.value) for item in items] for key, items in found.items()}
-    assert one["penstock_chunks_chunks_total"] == [("a", 3)]
+    rows = {
+        name: rest for name, *rest in re.findall(r"^\| `(\w+)` \| (\w+) \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
+    }
+    for family in families:
+        kind, meaning = rows[family.name]
+        assert kind == family.kind
+        assert meaning == f"{family.help}." or family.help.startswith("The count ")
+    assert {"penstock_chunks_failures", "penstock_bus_refused", "penstock_gateway_clients"} <= {
+        family.name for family in families
+    }
+    assert one["penstock_chunks_failures_total"] == [("a", 1)]
+    assert one["penstock_chunks_chunks_total"] == [("a", 4)]
     assert one["penstock_chunks_bytes_total"] == [("a", 25)]
     assert one["penstock_bus_handled_total"] == [('b"', 2)]
     assert [item.labels["status"] for item in found["penstock_bus_refused_total"]] == ["500"]

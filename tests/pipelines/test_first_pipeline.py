@@ -15,7 +15,7 @@ import pytest
 
 from penstock.pipelines import Table
 from tests.live.command import Running, environment
-from tests.screen import shown
+from tests.screen import Shown, shown
 
 SLOW = pytest.mark.timeout(600)
 PENSTOCK = [sys.executable, "-m", "penstock"]
@@ -82,7 +82,8 @@ def test_the_quickstart_survives_a_kill_and_leads_on(tmp_path: Path, columns: in
     kill = next(line for line in text.splitlines() if "SIGKILL" in line)
     assert re.fullmatch(r"│ +Killed Spark with SIGKILL in the middle of a batch \(pid \d+\)\. +│", kill)
     assert "Nothing is lost, nothing is repeated" in text
-    assert max(map(len, text.splitlines())) <= columns
+    leading_on = next(row for row, line in enumerate(text.splitlines()) if line.startswith("To go on"))
+    assert [line for row, line in command.screen.wraps if row <= leading_on] == [], "only paths may be longer"
     folder = tmp_path / "penstock-quickstart"
     again = subprocess.run([*PENSTOCK, "quickstart"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
     assert again.returncode == 2
@@ -93,9 +94,26 @@ def test_the_quickstart_survives_a_kill_and_leads_on(tmp_path: Path, columns: in
     lines = [line for line in lines if " console " not in line]
     with typed(server, env, tmp_path) as running:
         running.wait_for("is running", 60)
-        type_all(lines, env, tmp_path)
+        *before, run = lines
+        assert " pipeline run " in run
+        type_all(before, env, tmp_path)
+        with shown(["bash", "-c", run], env, 120, cwd=str(tmp_path)) as command:
+            status = command.end(400)
+        assert status == 0, command.screen.text
+        assert command.screen.wraps == []
+        assert_flows_are_whole(command)
         assert len(Table(folder / "storage" / "warehouse" / "readings").rows()) == 5000
         run_notebook(folder / "look.ipynb", env)
+
+
+def assert_flows_are_whole(command: Shown) -> None:
+    """A picture while it ran, with the flows in one order and their names whole; at the end a table, and no picture."""
+    rows = r"^(\w+) +(?:queued|starting|running|completed) "
+    flows = [re.findall(rows, picture, re.MULTILINE) for picture in command.seen]
+    assert any(flows), command.seen
+    assert all(names == sorted(names) and set(names) <= {"alerts", "readings", "totals"} for names in flows), flows
+    text = command.screen.text
+    assert [text.count(f" {name} ") for name in ("alerts", "readings")] == [1, 1], text
 
 
 def run_notebook(notebook: Path, env: dict[str, str]) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shlex
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -29,8 +31,9 @@ from penstock.pipelines.process import _take_lock, is_running
 from penstock.server import Server
 from penstock.wire.bulk import BulkConnection
 from tests.live.browser import Browser
-from tests.live.command import Command
+from tests.live.command import Command, environment
 from tests.pipelines.projects import api
+from tests.screen import shown
 from tests.secret_forms import files_in, leaks, leaks_in_files
 from tests.spark.java import java_home
 
@@ -227,18 +230,27 @@ SMALL = ("--orders", "300", "--documents", "1", "--document-size", "100KB", "--k
 @SLOW
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_demo_leaves_nothing(tmp_path: Path, number: int, status: int):
-    """Ctrl-C or SIGTERM while Spark starts, and once more: the status says it, and all that was made is gone."""
+    """Ctrl-C or SIGTERM while Spark starts, and once more: the status says it, and all that was made is gone.
+
+    A terminal of 80 columns shows that without a line that is cut or written over.
+    """
     place = tmp_path / "tmp"
     place.mkdir()
-    there = {"JAVA_HOME": java_home() or "", "TMPDIR": str(place)}
-    with Command(tmp_path).running("demo", *SMALL, "--folder", str(tmp_path), **there) as child:
-        pid = int(child.wait_for("nats-server", timeout=120).partition("(pid ")[2].partition(")")[0])
-        child.wait_for("starting Spark:", timeout=120)
+    env = environment(tmp_path, JAVA_HOME=java_home() or "", TMPDIR=str(place))
+    line = [sys.executable, "-m", "penstock", "demo", *SMALL, "--folder", str(tmp_path)]
+    with shown(line, env, 80) as child:
+        child.wait_for("Orders: starting Spark", timeout=120)
+        said = re.search(r"nats-server .*\(pid\s+(\d+)\)", child.screen.text, re.DOTALL)
+        assert said is not None, child.screen.text
         child.process.send_signal(number)
         child.wait_for("Ending.", timeout=120)
         child.process.send_signal(number)
-        assert child.process.wait(120) == status, child.rest()
-        assert not any("Traceback" in line for line in child.rest())
+        assert child.end(120) == status, child.screen.text
+    assert "Traceback" not in child.screen.text
+    assert "Orders: starting Spark" not in child.screen.text, "nothing of the picture is left"
+    assert "are refused" not in child.screen.text, "and no warning comes before the first order"
+    assert child.screen.wraps == []
+    pid = said[1]
     assert list(place.iterdir()) == []
     assert not Path(f"/proc/{pid}").exists()
 

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from penstock.cli.tree import COMMANDS
+from tests.conftest import SUITE_MINUTES, overtime
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "docs/contributing/release.md"]
@@ -93,3 +94,23 @@ def test_the_changelog_is_by_version():
     assert numbers == sorted(set(numbers), reverse=True) != []
     kinds = set(re.findall(r"^### (.*)$", text, re.MULTILINE))
     assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "cores", "marks", "warns"),
+    [
+        (901, 2, "not heavy", True),
+        (899, 2, "not heavy", False),
+        (2000, 1, "not heavy", False),
+        (2000, 2, "heavy", False),
+    ],
+)
+def test_a_suite_that_takes_too_long_says_so(seconds: float, cores: int, marks: str, warns: bool):
+    """If the whole suite takes more than a quarter of an hour on two cores, its end says so, as CONTRIBUTING does."""
+    warning = overtime(seconds, cores, marks)
+    assert (warning is not None) is warns
+    assert not warns or "15:01 on 2 cores" in str(warning)
+    (target,) = re.findall(
+        r"^\| `make test` \|.*under (\d+) minutes", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE
+    )
+    assert int(target) == SUITE_MINUTES

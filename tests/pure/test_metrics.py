@@ -10,10 +10,12 @@ from typing import Any
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.metrics import exposition
 from penstock.metrics.text import Family, labels, write
+from penstock.spark import ProgressListener
 from penstock.survey import Survey
 from penstock.survey.ears import Heard
 from penstock.survey.pipelines import PipelineLook
@@ -150,11 +152,30 @@ async def test_the_alerts_ask_for_figures_that_there_are():
     assert [item["job_name"] for item in scraping["scrape_configs"]] == ["penstock"]
 
 
+PAGE = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+ROWS = re.findall(r"^\| `(\w+)` \| (\w+) \| (.*) \|$", PAGE, re.MULTILINE)
+
+
 async def test_the_page_names_every_figure():
     """docs/reference/metrics.md has a row for every family of a survey that has seen one of everything."""
-    page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
-    rows = re.findall(r"^\| `(\w+)` \| (\w+) \|", page, re.MULTILINE)
-    served = re.findall(r"^# TYPE (\w+) (\w+)$", exposition(full_survey()).decode(), re.MULTILINE)
+    families = text_string_to_metric_families(exposition(full_survey()).decode())
+    served = {(family.name, family.type, f"{family.documentation}.") for family in families}
     assert len(served) > 40
-    assert set(served) - set(rows) == set()
-    assert len({name for name, _ in rows}) == len(rows), "each once"
+    assert served - set(ROWS) == set()
+    assert len({name for name, _, _ in ROWS}) == len(ROWS), "each once"
+
+
+def test_the_page_names_every_figure_of_a_query():
+    """What a listener of Spark's progress gives stands there as Prometheus sees it, and nothing else does."""
+    listener = ProgressListener()
+    mark = json.loads((ROOT / "tests" / "golden" / "spark_offset_v1.json").read_text())
+    listener.update({"id": "1", "runId": "2", "name": "q", "batchId": 3, "sources": [{"endOffset": mark}]})
+    registry = CollectorRegistry()
+    registry.register(listener.collector())
+    served = set()
+    for family in text_string_to_metric_families(generate_latest(registry).decode()):
+        (*_, sample) = family.samples
+        assert set(sample.labels) <= {"query", "stream"}
+        served.add((sample.name, family.type, family.documentation))
+    assert len(served) == 8
+    assert served == {row for row in ROWS if row[0].startswith("penstock_query_")}

@@ -296,7 +296,7 @@ def test_without_java_and_without_rights_the_command_is_named(tmp_path: Path):
     done = find_java(tmp_path, apt_get="exit 1", id="echo 1000", sudo="exit 1")
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert 'run "sudo apt-get install openjdk-17-jre-headless"' in line
+    assert 'run "sudo apt-get install openjdk-17-jre-headless" (openjdk-21-jre-headless on newer' in line
 
 
 def test_java_is_installed_with_apt_under_the_name_that_there_is(tmp_path: Path):

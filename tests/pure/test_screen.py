@@ -14,7 +14,7 @@ from penstock.cli.demo import _with_log
 from penstock.cli.screen import clock
 from penstock.cli.time_left import TimeLeft
 from penstock.errors import PipelineError
-from tests.screen import Shown, shown
+from tests.screen import Screen, Shown, shown
 
 KILL = "Killed Spark with SIGKILL in the middle of a batch (pid 4711)."
 LONG = "200 scanned documents are in, as chunks, and each of them was put together again and verified."
@@ -65,7 +65,7 @@ def test_a_terminal_shows_lines_and_a_picture_and_mixes_nothing(columns: int):
     assert any("\\x1b[2Jnothing" in line for line in lines)
     text = " ".join(command.screen.text.split())
     assert LONG in text
-    assert max(map(len, lines)) <= columns
+    assert command.screen.wraps == [], "the terminal had to break no line, in no picture either"
     picture = next(text for text in reversed(command.seen) if "3,000 of 6,000" in text).splitlines()
     assert "Orders: starting Spark" in picture
     (bar,) = (line for line in picture if "3,000 of 6,000" in line)
@@ -75,6 +75,13 @@ def test_a_terminal_shows_lines_and_a_picture_and_mixes_nothing(columns: int):
     assert [line.split()[0] for line in flows] == ["alerts", "readings", "revenue_to_the_stream"]
     assert not any("of 6,000" in line for line in lines), "nothing of the picture is left"
     assert command.screen.text.count("alerts") == 1, "only the summary"
+
+
+def test_a_line_that_is_too_long_is_noticed():
+    """The screen of these tests breaks a line as a terminal does, and says so, also if the line is drawn over later."""
+    screen = Screen(10)
+    screen.feed("0123456789\r\n01234567890\r\x1b[2K\x1b[1A\x1b[2Knothing")
+    assert (screen.text, screen.wraps) == ("0123456789\nnothing\n", [(1, "0123456789")])
 
 
 def test_a_terminal_without_colours_is_as_readable():

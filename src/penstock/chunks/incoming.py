@@ -25,7 +25,7 @@ MOST_PRINTS = 64
 """Chunks of one message whose looks are remembered."""
 _MOST_OWED = 64  # answers to a publisher that wait for a slow reader: the newest says all that older ones would
 _REMEDIES = {
-    Reason.TIMEOUT: "Core NATS loses what is sent while a link is down: send it again, or through a stream.",
+    Reason.TIMEOUT: "Core NATS loses what is sent while a connection is down: send it again, or through a stream.",
     Reason.CONFLICT: "One id is one payload: give each its own, or none, and one is made up.",
     Reason.DISCONNECTED: "Send it again, or through a stream.",
     Reason.NO_ROOM: "Raise the limit, or take messages faster.",

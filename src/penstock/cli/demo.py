@@ -114,11 +114,12 @@ class Signals:
 
 
 async def _demo(volume: Volume, place: Path, kills: int, keep: bool) -> tuple[Result, Path]:
+    from penstock.channels.limits import PAYLOAD
     from penstock.server import Server
 
     with Signals() as signals:
         scratch = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
-        server = Server()
+        server = Server(max_payload=PAYLOAD)  # so that the gateway of old clients has nothing to warn of
         try:
             signals.work = asyncio.create_task(_play(server, scratch, volume, place, kills, signals, keep))
             found: tuple[Result, Path] = await signals.work

@@ -109,7 +109,7 @@ def _spark() -> list[Finding]:
 def _java(wanted: bool) -> Finding:
     home = os.environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home and Path(home, "bin", "java").exists() else shutil.which("java")
-    remedy = "Install Java 17 or newer (openjdk-17-jre-headless), or set JAVA_HOME."
+    remedy = "Install Java 17 or newer (openjdk-17-jre-headless or openjdk-21-jre-headless), or set JAVA_HOME."
     missing: Literal["bad", "note"] = "bad" if wanted else "note"
     if java is None:
         return Finding("Java", missing, "not found; Spark needs it", remedy)

@@ -64,7 +64,7 @@ async def _run(server: Server, made: Path, signals: Signals) -> list[Stage]:
     from penstock.demo.quickstart import READINGS, Quickstart
 
     await in_thread(server.start)
-    typer.echo(f"nats-server {server.version} with JetStream is running; its store is {made / 'server'}.")
+    typer.echo(f"nats-server {server.version} with JetStream is running in {made / 'server'}.")
     with board("Readings", total=READINGS, err=False, timed=True) as show:
         signals.say = show.say
         try:
@@ -84,4 +84,4 @@ def _tell_more(made: Path) -> None:
     typer.echo(f"  {typed('penstock', 'pipeline', 'run', made)}")
     if not missing_packages("console"):
         typer.echo(f"  {typed('penstock', 'console', '--open', '--pipeline', made)}")
-    typer.echo(f"The notebook is {made / 'look.ipynb'}. It wants Jupyter: pip install jupyterlab")
+    typer.echo(f"The notebook is {made / 'look.ipynb'}.\nIt needs Jupyter: pip install jupyterlab")

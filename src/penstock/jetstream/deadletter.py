@@ -1,4 +1,4 @@
-"""Dead letters: messages that no handler could process, kept with why, from where and how often, to be put back.
+"""Dead letters: messages that no handler could process, kept with the reason and where they came from, to be put back.
 
 A letter is the message itself, with its headers, on `PENSTOCK.DEAD.<stream>.<consumer>.<sequence>` in a stream of its
 own. That stream also captures the server's advisories about messages that were delivered `max_deliver` times, or copies

@@ -2,7 +2,8 @@
 
 The handler returns: the message is acknowledged, and the server confirms it. It raises: the message is given back, to
 come again after the consumer's backoff. It raises `Reject`, or has failed `max_deliver` times: the message goes to the
-dead-letter stream, with why, from where and how often. However long it runs, progress acks keep the message its own.
+dead-letter stream, with the reason, where it came from, and how often it was tried. However long it runs, progress
+acks keep the message its own.
 A message that comes again although its handler succeeded, because the ack was lost, is acknowledged and not handled;
 one that comes as if for the first time, because somebody set the consumer back, is handled.
 """

@@ -40,8 +40,7 @@ def _figures(program: Program) -> Iterator[Figure]:
     if isinstance(program, Assembler):
         yield from _counts("penstock_chunks", "of an assembler of chunks", program.counts)
         for reason, count in dict(program.counts.failures).items():
-            said = "Payloads that an assembler gave up"
-            yield "counter", "penstock_chunks_failures", said, {"reason": reason}, count
+            yield "counter", "penstock_chunks_failures", "Payloads that an assembler gave up", {"reason": reason}, count
     elif isinstance(program, Worker):
         yield from _counts("penstock_worker", "of a worker", program.counts)
     elif isinstance(program, Service):
@@ -50,8 +49,14 @@ def _figures(program: Program) -> Iterator[Figure]:
         yield "gauge", "penstock_bus_waiting", "Requests of the bus that wait for a handler", queue, program.waiting
         yield "counter", "penstock_bus_handled", "Requests of the bus whose handler has ended", queue, program.handled
         for status, count in dict(program.refused).items():
-            said = "Requests of the bus that were answered in the place of a handler, by status"
-            yield "counter", "penstock_bus_refused", said, {**queue, "status": str(status)}, count
+            by_status = {**queue, "status": str(status)}
+            yield (
+                "counter",
+                "penstock_bus_refused",
+                "Requests of the bus that were answered in the place of a handler, by status",
+                by_status,
+                count,
+            )
     else:
         yield from _gateway(program)
 

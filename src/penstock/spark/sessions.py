@@ -53,7 +53,7 @@ def session(name: str = "penstock", master: str | None = None, **conf: Any) -> S
 
 def check_java() -> str:
     """Find the Java that Spark will start and give its path; InputError if there is none that will do."""
-    remedy = "Install Java 17 or newer (openjdk-17-jre-headless), or set JAVA_HOME to one."
+    remedy = "Install Java 17 or newer (openjdk-17-jre-headless or openjdk-21-jre-headless), or set JAVA_HOME to one."
     home = os.environ.get("JAVA_HOME")
     if home and not Path(home, "bin", "java").exists():
         raise InputError(f"JAVA_HOME is {home}, and there is no bin/java in it.", remedy=remedy)

@@ -1,7 +1,7 @@
 """What a survey sees of pipelines without asking Spark: what runs leave, and what checkpoints say.
 
 `progress.json` is kept fresh by `penstock pipeline run`, also if Spark and the storage are on other machines; the
-checkpoints tell for every flow the next sequence of each stream. All of this reads files: it belongs into a thread.
+checkpoints tell for every flow the next sequence of each stream. All of this reads files: it belongs in a thread.
 """
 
 from __future__ import annotations

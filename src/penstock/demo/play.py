@@ -133,7 +133,8 @@ class Play:
 
     async def _send_rest(self, traffic: Traffic) -> None:
         await traffic.send_documents()
-        self.note(f"{len(self.ledger.documents)} scanned documents are in, as chunks.")
+        count = len(self.ledger.documents)
+        self.note(f"{count:,} scanned {'document is' if count == 1 else 'documents are'} in, as chunks.")
         await traffic.send_orders(int(len(self.ledger.orders) * MIDDLE), seconds=8.0 * self._pace)
         # The rest comes while Spark has work in hand, so that a kill hits it in the middle.
         await self._warm.wait()

@@ -42,7 +42,7 @@ class Failure:
     told: tuple[str, ...]
     """What Penstock's server says is missing."""
     undone: dict[str, float] = field(default_factory=dict)
-    """What else was confirmed and is not so any more, by kind: how long before it the oldest of them was. See `acts`."""
+    """What else was confirmed and is not so any more, by kind: how long before it the oldest was. See `acts`."""
 
 
 @dataclass

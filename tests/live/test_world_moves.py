@@ -42,8 +42,11 @@ def domains() -> Iterator[tuple[Server, Server]]:
 
 
 @pytest.mark.parametrize("way", ["it steps down", "it is killed"])
-async def test_a_leader_that_changes_during_a_backup(cluster: Server, tmp_path: Path, way: str):
+async def test_a_leader_that_changes_during_a_backup(
+    cluster: Server, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+):
     """The backup is whole, or there is none and an error says so; with the new leader it is made."""
+    monkeypatch.setattr(snapshot, "_SILENCE", 5.0)
     name = f"MOVED-{way.split()[-1]}"
     async with await connect(cluster.url, request_timeout=30.0) as nc:
         await assets.add_stream(nc, Stream(name=name, subjects=[name], num_replicas=3))

@@ -100,7 +100,7 @@ class ProtobufTypes:
             json_format.Error,
             RecursionError,
         ):
-            # TypeError is for an Any whose type is not known, AttributeError for a type with a name of Google's, such as
+            # TypeError is for an Any whose type is not known, AttributeError for a type with a name of Google's, as
             # Timestamp, and other fields than Google's.
             return None
         return ProtobufText(json.dumps(content, indent=2, ensure_ascii=False), _unknown(message))

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ import penstock
 from penstock.jetstream import Publisher
 from penstock.jetstream import assets as streams
 from penstock.model import Stream
+from tests.durability import acts
+from tests.durability.acts import Act
 from tests.durability.disk import Disk, Names
 from tests.durability.trace import Tracer
 
@@ -39,6 +41,8 @@ class Failure:
     """How long before it the oldest of the lost was acknowledged."""
     told: tuple[str, ...]
     """What Penstock's server says is missing."""
+    undone: dict[str, float] = field(default_factory=dict)
+    """What else was confirmed and is not so any more, by kind: how long before it the oldest was. See `acts`."""
 
 
 @dataclass
@@ -55,6 +59,8 @@ class Traced:
     """When, at which sequence, and what."""
     disks: list[Disk]
     roots: list[Path]
+    acts: list[Act] = field(default_factory=list)
+    """What else was confirmed."""
 
     @property
     def syncs(self) -> int:
@@ -70,18 +76,30 @@ class Traced:
             acked = [(at, sequence, body) for at, sequence, body in self.acks if at <= moment]
             with penstock.Server(nodes=self.nodes, store=target, sync=self.sync, on_loss="tell") as server:
                 found = asyncio.run(read_all(server.url))
+                done = [item for item in self.acts if item.at <= moment]
+                wrong = asyncio.run(acts.undone(server.url, done)) if done else []
+                undone = {item.kind: moment - item.at for item in sorted(wrong, key=lambda item: -item.at)}
                 told = tuple(loss.text for loss in server.losses)
             lost = [at for at, sequence, body in acked if found.get(sequence) != body]
-            return Failure(len(acked), len(lost), moment - min(lost) if lost else 0.0, told)
+            return Failure(len(acked), len(lost), moment - min(lost) if lost else 0.0, told, undone)
         finally:
             shutil.rmtree(target, ignore_errors=True)
 
 
 @contextmanager
 def traced(
-    *, nodes: int = 1, sync: str = "always", seconds: float = 5.0, replicas: int | None = None, size: int = 200
+    *,
+    nodes: int = 1,
+    sync: str = "always",
+    seconds: float = 5.0,
+    replicas: int | None = None,
+    size: int = 200,
+    acting: bool = False,
 ) -> Iterator[Traced]:
-    """Write to a server for some seconds under a trace; give what was acknowledged, and the disks."""
+    """Write to a server for some seconds under a trace; give what was acknowledged, and the disks.
+
+    With `acting`, all that a server confirms is tried beside plain publishes.
+    """
     with ExitStack() as stack:
         folder = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="durability-", ignore_cleanup_errors=True))
@@ -90,6 +108,8 @@ def traced(
         server = stack.enter_context(penstock.Server(nodes=nodes, store=store, sync=sync))
         roots = [node.store for node in server.nodes]
         asyncio.run(_make(server.url, replicas or nodes))
+        if acting:
+            asyncio.run(acts.prepare(server.url, replicas or nodes))
         tracing, bases = ExitStack(), []
         with tracing:
             for node in server.nodes:
@@ -97,14 +117,14 @@ def traced(
                 tracing.enter_context(Tracer(node.pid, folder / f"{node.name}.trace"))
                 bases.append(Disk.look(node.store / "jetstream"))
             begun = time.time()
-            acks = asyncio.run(_write(server.url, seconds, size))
+            acks, acted = asyncio.run(_write_and_act(server.url, seconds, size, acting))
             ended = time.time()
         server.stop()
         disks = [
             Disk(root, base, folder / f"{node.name}.trace")
             for root, base, node in zip(roots, bases, server.nodes, strict=True)
         ]
-        yield Traced(nodes, sync, folder, store, begun, ended, acks, disks, roots)
+        yield Traced(nodes, sync, folder, store, begun, ended, acks, disks, roots, acted)
 
 
 async def _make(url: str, replicas: int) -> None:
@@ -113,6 +133,15 @@ async def _make(url: str, replicas: int) -> None:
     async with Publisher(nc, STREAM) as publisher:
         await publisher.publish("orders.first", b"first")
     await nc.close()
+
+
+async def _write_and_act(
+    url: str, seconds: float, size: int, acting: bool
+) -> tuple[list[tuple[float, int, bytes]], list[Act]]:
+    if not acting:
+        return await _write(url, seconds, size), []
+    written, acted = await asyncio.gather(_write(url, seconds, size), acts.act(url, time.time() + seconds))
+    return written, acted
 
 
 async def _write(url: str, seconds: float, size: int) -> list[tuple[float, int, bytes]]:

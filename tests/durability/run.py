@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.server import find_binary
+from tests.durability.acts import KINDS as ACTS
 from tests.durability.damage import KINDS, damage_cluster, damage_one
 from tests.durability.power import traced
 from tests.durability.trace import Tracer
@@ -45,6 +46,21 @@ def power(nodes: int, sync: str, seconds: float, cuts: int, seed: int) -> dict[s
         }
 
 
+def power_of_acts(seconds: float, cuts: int, seed: int) -> dict[str, Any]:
+    """Let the power of a server that syncs always fail; give for each kind of act what was confirmed and undone."""
+    chance = random.Random(seed)
+    with traced(seconds=seconds, acting=True) as run:
+        rows = {
+            kind: {"confirmed": sum(item.kind == kind for item in run.acts), "undone_seconds": 0.0} for kind in ACTS
+        }
+        for number in range(cuts):
+            moment = run.begun + (run.ended - run.begun) * (number + chance.random()) / cuts
+            names, torn = (("kept", None), ("strict", None), ("kept", chance))[number % 3]
+            for kind, age in run.fail(moment, names, torn).undone.items():  # type: ignore[arg-type]  # as above
+                rows[kind]["undone_seconds"] = max(rows[kind]["undone_seconds"], round(age, 2))
+        return rows
+
+
 def main() -> int:
     """Run."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -68,6 +84,11 @@ def main() -> int:
                 f"{row['failures']:>8}  {row['failures_with_loss']:>9}  {lost}",
                 flush=True,
             )
+        made["acts"] = power_of_acts(given.seconds, given.cuts, given.seed)
+        for kind, row in made["acts"].items():
+            print(
+                f"{kind:>10}: {row['confirmed']} confirmed, undone at most {row['undone_seconds']} s before", flush=True
+            )
     if given.only != "power":
         for what, run in _damages():
             found = run()
@@ -77,7 +98,8 @@ def main() -> int:
                 print(f"    {word}: {said[:160]}", flush=True)
     (ROOT / "artifacts").mkdir(exist_ok=True)
     (ROOT / "artifacts" / "durability.json").write_text(json.dumps(made, indent=1))
-    return 1 if any(row["sync"] == "always" and row["most_lost"] for row in made["power"]) else 0
+    undone = {kind for kind, row in made.get("acts", {}).items() if row["undone_seconds"]} - {"ack"}
+    return 1 if undone or any(row["sync"] == "always" and row["most_lost"] for row in made["power"]) else 0
 
 
 def _damages() -> list[tuple[str, Any]]:

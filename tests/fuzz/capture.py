@@ -32,6 +32,8 @@ from penstock.jetstream.snapshot import backup
 from penstock.model import Consumer, Stream
 from penstock.wire.bulk import BulkConnection
 from tests.fuzz.capture_files import from_browser, from_programs, from_spark
+from tests.fuzz.capture_servers import from_servers
+from tests.fuzz.capture_tables import from_files
 from tests.fuzz.recorder import Recorder
 from tests.fuzz.target import CORPUS
 from tests.fuzz.words import WORDS
@@ -262,7 +264,9 @@ def from_traffic(recorder: Recorder, tap: Tap) -> None:
     )
     write("plain-acks", [plain])
     rows = b"\n".join(b"s.%d\t%s\tA:1\tB:x,y" % (number, b"row") for number in range(3)) + b"\na.b\tx\tNats-Msg-Id:z"
-    write("frames", [rows])
+    sent = [(s, data, block) for s, _, block, data in tap.messages if not re.search(rb"[\t\n]", data)]
+    write("frames", [rows, *(b"\n".join(_row(*item) for item in sent[start::7][:20]) for start in range(6))])
+    write("console-payload", tap.on("^core|^[sq]|^_STAN|^KV"))
     write("chunks", [b"".join(tap.on("^chunks.core")), b"".join(tap.on("^chunks.stored"))], whole=True)
     bus(tap)
     channels(tap)
@@ -271,6 +275,12 @@ def from_traffic(recorder: Recorder, tap: Tap) -> None:
     write("keys", [content for content in told if b"Nats-Subject: $KV" in content or b"Nats-Stream:" in content])
     write("dead-letter", tap.on(f"^{LETTERS}"))
     write("events", tap.on(r"^\$JS\.EVENT"))
+
+
+def _row(subject: str, data: bytes, block: bytes) -> bytes:
+    """Write a message as the target of frames reads it."""
+    lines = [line.replace(b": ", b":", 1) for line in block.split(b"\r\n")[1:] if b":" in line]
+    return b"\t".join([subject.encode(), data, *lines])
 
 
 def _pieces(kept: bytes) -> list[bytes]:
@@ -327,6 +337,8 @@ async def main() -> None:
         packed = next(Path(name, "backup").glob("*.s2")).read_bytes()
         write("entries", [_unpacked(packed)])
         await from_programs(write, Path(name))
+        await from_servers(write)
+        await asyncio.to_thread(from_files, write)
         await from_browser(write)
         await asyncio.to_thread(from_spark, write, Path(name))
     print(f"{sum(1 for _ in CORPUS.rglob('*') if _.is_file())} files in {CORPUS}")

@@ -198,6 +198,7 @@ def from_spark(write: Write, folder: Path) -> None:
 
     set_up_java()
     from penstock.spark.sessions import session
+    from tests.fuzz.capture_tables import from_tables
 
     (folder / "events").mkdir()
     conf = {"spark__eventLog__enabled": "true", "spark__eventLog__dir": (folder / "events").as_uri()}
@@ -229,6 +230,7 @@ def from_spark(write: Write, folder: Path) -> None:
             )
             assert query.awaitTermination(120)
             told = [progress.json for progress in query.recentProgress]
+            from_tables(write, spark, folder)
     finally:
         spark.stop()
     hidden = re.compile(rf"{re.escape(str(folder))}|nats://[^\"\\ ]*")

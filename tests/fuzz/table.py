@@ -6,6 +6,7 @@ from tests.fuzz import (  # noqa: F401  # each of them adds its own
     targets_console,
     targets_files,
     targets_rooms,
+    targets_servers,
     targets_spark,
     targets_store,
     targets_wire,

@@ -7,14 +7,18 @@ In a long run a real server is behind it, with something of everything, so that 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import isfinite
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qsl, quote_plus, unquote_to_bytes
 
 from starlette.requests import Request
 
+from penstock.channels.lease import _read_beat as read_sign
 from penstock.connection import connect
 from penstock.console.access import Access, Admission
 from penstock.console.act_pages import ACTS, ActPages
@@ -22,12 +26,14 @@ from penstock.console.acts import ActRequest
 from penstock.console.app import build_app, cookie_name
 from penstock.console.audit import Audit, Record
 from penstock.console.backend import Backend
+from penstock.console.channels import _client, _read_known, _subscription
 from penstock.console.masking import Mask
 from penstock.console.payload import FORMS, preview, render
+from penstock.console.prometheus import SPANS, Prometheus
 from penstock.console.protobuf import ProtobufTypes, _read
 from penstock.console.settings import Settings
 from penstock.console.upstream import Upstream
-from penstock.errors import PenstockError
+from penstock.errors import MonitorError, PenstockError
 from penstock.options import ConnectionOptions
 from penstock.survey import Survey
 from penstock.wire.protocol import decode_headers
@@ -311,3 +317,30 @@ def protobuf(content: bytes) -> None:
     types = ProtobufTypes(*_read(content, "types.binpb"))
     for name in types.types[:20]:
         types.show(name, content)
+
+
+@target("prometheus")
+def prometheus(content: bytes) -> None:
+    """What answers in the place of a Prometheus: lines of figures, or MonitorError."""
+    for status in (200, 400):
+        try:
+            found = Prometheus(f"http://{WHERE}:1")._read(status, content, SPANS["24h"].step)
+        except MonitorError as error:
+            str(error).encode()
+            str(error.description).encode()
+        else:
+            assert len(found) <= 200
+            assert all(value is None or isfinite(value) for line in found for _, value in line.points)
+
+
+@target("beat")
+def beat(content: bytes) -> None:
+    """What a gateway remembers and its sign of life, a line each: a page shows it, or says that it cannot."""
+    lines = [*content.split(b"\n"), b"", b"", b""]
+    kept = dict(zip(("client.1", "sub.1", "pos.1", "beat"), lines, strict=False))
+    clients, members, groups, sign = _read_known({name: item for name, item in kept.items() if item}, "test-cluster")
+    backend: Any = SimpleNamespace(mask=Mask(ConnectionOptions(_NOWHERE)))
+    shown: list[Any] = [_client(backend, item, members) for item in clients]
+    shown += [_subscription(backend, item, groups, {}, number) for number, item in members.items()]
+    json.dumps([*shown, bool(sign.get("released"))], allow_nan=False)
+    read_sign(lines[3])

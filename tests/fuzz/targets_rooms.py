@@ -19,6 +19,7 @@ from penstock.channels import Gateway
 from penstock.channels import messages as channel_messages
 from penstock.channels.messages import more_lines, read_message
 from penstock.channels.monitoring import Monitor
+from penstock.channels.old_durables import _read_names, _read_subscribers
 from penstock.channels.old_records import Subscriptions, checksum, records
 from penstock.channels.old_store import read_server_info, refuse_encrypted
 from penstock.channels.state_records import decode_state
@@ -224,6 +225,15 @@ def monitoring(content: bytes) -> None:
         with suppress(HttpRefused):
             answer = asyncio.run(pages._answer(asked))
             assert f"{answer.status}{answer.kind}".isprintable()
+
+
+@target("old-pages")
+def old_pages(content: bytes) -> None:
+    """What answers in the place of the monitoring pages of NATS Streaming: channels and subscriptions."""
+    with suppress(PenstockError):
+        _read_names(content, "http://127.0.0.1:8222")
+    found = _read_subscribers(content, "http://127.0.0.1:8222", {"orders", "orders.eu", "foo"})
+    assert all(item.max_in_flight > 0 and item.title for item in found.durables)
 
 
 def _with_crc(content: bytes, crc: Any, typed: bool) -> bytes:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.errors import PenstockError
-from penstock.pipelines.agreement import check_home
+from penstock.cli.stream_schema import _learn
+from penstock.errors import InputError, PenstockError, PipelineError
+from penstock.pipelines.agreement import _newest_file, check_home
 from penstock.pipelines.checkpoints import read_flows
 from penstock.pipelines.eventlog import EventLog
 from penstock.pipelines.order import Assignment
@@ -19,10 +20,13 @@ from penstock.pipelines.outcome import Outcome
 from penstock.pipelines.progress import NAME, RUNS, STOP, read_progress, read_runs, was_asked
 from penstock.pipelines.project import Project
 from penstock.pipelines.replays import SWITCH, current_replay
+from penstock.pipelines.tables import _logged
 from penstock.spark import archive_folder, json_payloads, json_values, told
 from penstock.spark import digests as spark_digests
 from penstock.spark.assembly_state import Open
 from penstock.spark.json_ddl import given_fields, parse_ddl
+from penstock.spark.json_learn import LearntType
+from penstock.spark.json_learn import ddl as learnt_ddl
 from penstock.spark.markers import Head, read_claim, read_lane
 from penstock.spark.offsets import Offset
 from penstock.spark.pipeline_replay import PipelineReplay
@@ -128,6 +132,22 @@ def payloads(content: bytes) -> None:
         json_values.load(content)
 
 
+@target("learn")
+def learn(content: bytes) -> None:
+    """Payloads of a stream, a line each, from which columns are learnt: they are a schema that can be given."""
+    learnt = LearntType()
+    for line in content.split(b"\n")[:20]:
+        _learn(learnt, line)
+    if learnt.is_map or not learnt.fields:
+        return
+    json.dumps(learnt.struct())
+    text = learnt_ddl(learnt)
+    try:
+        parse_ddl(text)
+    except PenstockError as error:
+        raise AssertionError(f"{text!r:.500}: {error}") from error
+
+
 @target("digests")
 def digests(content: bytes) -> None:
     """The digests of a journal."""
@@ -208,3 +228,23 @@ def archive(content: bytes) -> None:
         with suppress(PenstockError):
             archive_folder.read_identity(name)
         archive_folder.read_progress(name, "S")
+
+
+@target("table-log")
+def table_log(content: bytes) -> None:
+    """The log of a streaming table, two batches with an empty line between them: files of its folder, or an error."""
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
+        folder = Path(name) / "table"
+        (log := folder / "_spark_metadata").mkdir(parents=True)
+        for number, batch in enumerate(content.split(b"\n\n")[:2]):
+            (log / f"{number}").write_bytes(batch)
+        if (newest := _newest_file(log)) is not None:
+            str(newest).encode()
+        try:
+            files = _logged(log, folder)
+        except (InputError, PipelineError):
+            return
+        for file in files:
+            assert folder in file.parents
+            assert ".." not in file.parts
+            str(file).encode()

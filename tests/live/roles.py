@@ -158,7 +158,7 @@ async def backup(mine: ConnectionOptions, admin: ConnectionOptions) -> None:
 
 
 async def chunks_send(mine: ConnectionOptions, admin: ConnectionOptions) -> None:
-    """Send a large payload to somebody who receives it."""
+    """Send a payload to somebody who receives it, large enough to ask how far they are."""
     got = asyncio.get_running_loop().create_future()
     async with (
         await connect(mine) as nc,
@@ -166,8 +166,8 @@ async def chunks_send(mine: ConnectionOptions, admin: ConnectionOptions) -> None
         Assembler(other, handler=lambda message_id, data: got.set_result(len(data))) as receiver,
     ):
         await receiver.subscribe("large")
-        await ChunksPublisher(nc).publish("large", bytes(3 * MB))
-        assert await got == 3 * MB
+        await ChunksPublisher(nc).publish("large", bytes(20 * MB))
+        assert await got == 20 * MB
 
 
 async def chunks_receive(mine: ConnectionOptions, admin: ConnectionOptions) -> None:

@@ -17,10 +17,11 @@ import pytest
 from penstock.channels import Client
 from penstock.channels.limits import ChannelLimits
 from penstock.channels.migrate import RunningServer, copy_channel, verify_channel
+from penstock.channels.old_durables import names_from_monitor
 from penstock.channels.store import Store
 from penstock.cli.app import main
 from penstock.connection import api_request
-from penstock.errors import DataLossError, InputError
+from penstock.errors import DataLossError, InputError, UnreachableError
 from tests.channels_sets import new_messages
 from tests.live.command import Command, environment
 from tests.live.inprocess import Done, invoke
@@ -291,6 +292,28 @@ def test_migrate_wants_to_know_what_and_from_where(capsys, server, flags, status
         main(["channels", "migrate", "-s", server.url, *flags])
     assert ended.value.code == status
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (b"INFO {}\r\n", "does not answer: INFO"),  # as the port of NATS itself
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nno JSON {", "does not answer with JSON"),
+        (b'HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n{"names":5}', "does not list channels"),
+    ],
+)
+async def test_what_is_no_monitoring_page_is_told(said, words):
+    """Whatever listens at the address of the monitoring pages, its answer is an error that says what is wrong."""
+
+    async def answer(reader, writer):
+        writer.write(said)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as there:
+        host, port = there.sockets[0].getsockname()
+        with pytest.raises((InputError, UnreachableError), match=words):
+            await names_from_monitor(f"http://{host}:{port}")
 
 
 async def test_all_channels_from_the_monitoring_page(stan, beside, unique, server):

@@ -13,6 +13,7 @@ import penstock
 from penstock.errors import DataLossError
 from penstock.wire.bulk import BulkConnection
 from tests.durability import damage
+from tests.durability.acts import KINDS
 from tests.durability.disk import Disk
 from tests.durability.power import STREAM, traced
 from tests.durability.trace import Tracer
@@ -30,6 +31,22 @@ def test_what_was_acknowledged_survives_a_power_failure() -> None:
             found = run.fail((run.begun + run.ended) / 2, names, torn)  # type: ignore[arg-type]  # one of the two
             assert found.acked
             assert found.lost == 0
+
+
+@needs_strace
+def test_what_else_was_confirmed_survives_a_power_failure() -> None:
+    """Batches, values, objects, deletions and purges that were confirmed are so afterwards.
+
+    Acks of consumers are confirmed before the server writes them down, some tenth of a second later, also with
+    `sync="always"`: a power failure in between has those messages delivered again, and loses none.
+    """
+    with traced(seconds=1.0, acting=True) as run:
+        assert {item.kind for item in run.acts} == KINDS.keys()
+        for names, share in (("strict", 0.4), ("kept", 0.8)):
+            found = run.fail(run.begun + (run.ended - run.begun) * share, names)  # type: ignore[arg-type]  # as above
+            assert found.lost == 0
+            assert found.undone.keys() <= {"ack"}, found.undone
+            assert found.undone.get("ack", 0.0) < 1.0, found.undone
 
 
 @needs_strace

@@ -60,6 +60,32 @@ async def test_subjects_that_are_none(where: str, value: Any):
                 await assets.stream_subjects_held(client, "S")
 
 
+STRANGERS = [("S", {"created": None}, True), (5, {}, False), ("S", {"config": {"subjects": 5}}, False)]
+
+
+@pytest.mark.parametrize(("name", "changed", "read"), STRANGERS)
+async def test_a_survey_goes_on_behind_a_strange_stream(name: Any, changed: dict[str, Any], read: bool):
+    """A stream of a list that cannot be read, and limits of another kind, are told, and the round goes on to its end."""
+    strange = {**STREAM, **changed, "config": {**STREAM["config"], "name": name, **changed.get("config", {})}}
+    strange = {key: value for key, value in strange.items() if value is not None}
+    api = listing("STREAM.LIST", streams=[strange], limits=5)
+    with playing(log_in(), serve(api=api)) as peer:
+        async with await connect(peer.url, reconnect=False) as client:
+
+            async def connected() -> Connection:
+                return client
+
+            survey = Survey(connected)
+            going = asyncio.create_task(survey.run())
+            snapshot = await asyncio.wait_for(survey.fresh(), 10)
+            going.cancel()
+            with suppress(asyncio.CancelledError):
+                await going
+            assert survey.error is None
+            assert snapshot.problem is None
+            assert ("a stream" in {item.what for item in snapshot.covered.unseen}) != read
+
+
 @pytest.mark.parametrize("value", [5, [["a"]], [5]])
 @pytest.mark.parametrize(("method", "field"), [("STREAM.LIST", "streams"), ("CONSUMER.LIST", "consumers")])
 @pytest.mark.parametrize("away", [False, True])

@@ -29,9 +29,10 @@ from penstock.wire.bulk import BulkConnection
 from tests.live.acting import Actor
 from tests.live.inprocess import Talk, invoke
 from tests.live.secret_commands import BENCHMARKS, ELSEWHERE, EVERYWHERE, SYSTEM, every_command, named
+from tests.live.socks import Proxy, proxy
 from tests.live.visitor import every_download, every_page, visiting
 from tests.secret_forms import leaks, leaks_in_files
-from tests.support import Key, Operator, eventually
+from tests.support import Authority, Key, Operator, Pair, eventually
 
 PASSWORD = f"pass-w0rd-{secrets.token_urlsafe(16)}"
 TOKEN = f"t0ken-{secrets.token_urlsafe(16)}"
@@ -54,22 +55,48 @@ def operator() -> Operator:
 
 
 @pytest.fixture(scope="module")
-def servers(operator: Operator) -> Iterator[dict[str, Server]]:
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def pair(authority: Authority) -> Pair:
+    return authority.issue("client")
+
+
+@pytest.fixture(scope="module")
+def proxied() -> Iterator[Proxy]:
+    """A SOCKS proxy that wants a login."""
+    with proxy(("bob", PASSWORD)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def servers(operator: Operator, authority: Authority) -> Iterator[dict[str, Server]]:
+    own = authority.issue("server", "127.0.0.1")
+    tls = f'cert_file: "{own.cert}", key_file: "{own.key}", ca_file: "{authority.ca}", verify: true'
     users = f"{{user: ann, password: '{PASSWORD}'}}, {{nkey: {SEED.public}}}"
     with (
         Server(sync="2m", token=TOKEN) as tokens,
         Server(sync="2m", auth=False, config=f"authorization {{ users: [{users}] }}") as users_,
         Server(sync="2m", auth=False, config=operator.config()) as jwts,
+        Server(sync="2m", auth=False, config=f"tls {{ {tls} }}") as mutual,
     ):
-        yield {"token": tokens, "users": users_, "jwt": jwts}
+        yield {"token": tokens, "users": users_, "jwt": jwts, "mutual": mutual}
 
 
-@pytest.fixture(params=["token", "url", "password", "nkey", "creds"])
-def way(request: pytest.FixtureRequest, tmp_path: Path, operator: Operator) -> Way:
+@pytest.fixture(params=["token", "url", "password", "nkey", "creds", "tls", "socks"])
+def way(
+    request: pytest.FixtureRequest, tmp_path: Path, operator: Operator, authority: Authority, pair: Pair, proxied: Proxy
+) -> Iterator[Way]:
+    key, through = pair.key.read_text(), f"socks5://bob:{PASSWORD}@{proxied.address}"
+    before = len(proxied.asked)
+    files = ("--tlsca", str(authority.ca), "--tlscert", str(pair.cert), "--tlskey", str(pair.key))
+    mutual = {"tls_ca": authority.ca.read_text(), "tls_cert": pair.cert.read_text(), "tls_key": key}
     creds, seed = tmp_path / "me.creds", tmp_path / "me.nk"
     creds.write_text(text := operator.credentials())
     seed.write_text(SEED.seed)
-    return {
+    yield {
         "token": Way("token", ("--token", TOKEN), {"token": TOKEN}, (TOKEN,)),
         "url": Way("users", (), {"user": "ann", "password": PASSWORD}, (PASSWORD,)),
         "password": Way(
@@ -77,7 +104,15 @@ def way(request: pytest.FixtureRequest, tmp_path: Path, operator: Operator) -> W
         ),
         "nkey": Way("users", ("--nkey", str(seed)), {"nkey": SEED.seed}, (SEED.seed,)),
         "creds": Way("jwt", ("--creds", str(creds)), {"credentials": text}, (text,)),
+        "tls": Way("mutual", files, mutual, (key,)),
+        "socks": Way(
+            "token",
+            ("--token", TOKEN, "--socks-proxy", through),
+            {"token": TOKEN, "socks_proxy": through},
+            (PASSWORD, TOKEN),
+        ),
     }[request.param]
+    assert (len(proxied.asked) > before) == (request.param == "socks"), "nobody went through the proxy"
 
 
 def test_every_command_is_run_or_has_a_reason():

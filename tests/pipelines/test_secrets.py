@@ -17,11 +17,13 @@ from penstock.pipelines.progress import read_progress
 from penstock.pipelines.running import apply_topology
 from penstock.server import Server
 from tests.live.inprocess import Talk, invoke
+from tests.pipelines.processes import connect_server
 from tests.pipelines.projects import count, quick_project, send
 from tests.secret_forms import files_in, leaks, leaks_in_files
 from tests.support import Authority
 
 PASSWORD = f"pass-w0rd-{secrets.token_urlsafe(16)}"
+TOKEN = f"t0ken-{secrets.token_urlsafe(16)}"
 ROWS = 20
 
 
@@ -85,3 +87,29 @@ def test_a_pipeline_keeps_no_password_and_no_key(tmp_path: Path, eventually: Any
     assert any(name.startswith("events_") for name in names), "the event log"
     for folder in (kept, project):
         assert not leaks_in_files(folder, secret)
+
+
+@pytest.mark.timeout(600)  # Spark starts here, on a machine that may be busy
+def test_a_spark_elsewhere_keeps_no_token(tmp_path: Path):
+    """A run on a Spark Connect server, which has a login of its own: its log, events and files, and ours, hold none."""
+    project, home, theirs = quick_project(tmp_path / "work"), tmp_path / "home", tmp_path / "theirs"
+    (theirs / "events").mkdir(parents=True)
+    conf = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": (theirs / "events").as_uri()}
+    with Server(sync="2m", token=TOKEN) as server:
+        url = server.url
+        assert TOKEN in url
+        apply_topology(Project.load(project), ConnectionOptions(url))
+        send(ConnectionOptions(url), [{"sensor": "s1", "value": 95.0}] * ROWS)
+        with connect_server(theirs, conf, environment={"NATS_URL": url}) as connect:
+            verb = ["pipeline", "run", str(project), "--remote", connect, "--trace"]
+            ran = invoke(url, *verb, HOME=str(home))
+        assert ran.status == 0, ran.stderr
+        assert count(ConnectionOptions(url), "ALERTS", "alerts.*") == ROWS
+        said = ran.stdout + ran.stderr
+        for words in (["status"], ["status", "--json"]):
+            done = invoke(url, "pipeline", words[0], str(project), *words[1:], "--trace", HOME=str(home))
+            said += done.stdout + done.stderr
+    assert not leaks(said, [TOKEN])
+    assert list((theirs / "events").iterdir())
+    for folder in (theirs, project):
+        assert not leaks_in_files(folder, [TOKEN])

@@ -47,7 +47,7 @@ def test_channels(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["", ".", "foo.", ".foo", "a..b", "a/b", "foo.*", "*", ">", "foo.>", "a*b", "a\0b", "é" * 513]
+    "name", ["", ".", "foo.", ".foo", "a..b", "a/b", "foo.*", "*", ">", "foo.>", "a*b", "a\0b", "é" * 513, "a\ud800"]
 )
 def test_no_channels(name):
     """No wildcard, no slash, no empty token, no zero byte, and no more than a kilobyte."""

@@ -20,6 +20,7 @@ from tests.fuzz.table import TARGETS
 from tests.fuzz.target import CORPUS, Target, agree, check, seeds
 
 NAMES = sorted(TARGETS)
+TESTS = Path(__file__).resolve().parents[1]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -56,6 +57,17 @@ def test_reasons_are_of_readers_that_exist() -> None:
     """A reason why something needs no target goes with it."""
     found = list(readers())
     assert [name for name in NOT_FROM_OUTSIDE if not any(item.startswith(name) for item in found)] == []
+
+
+def test_reasons_name_tests_that_exist() -> None:
+    """A reason that leans on a test names it, with its file, and the file has it."""
+    for name, reason in NOT_FROM_OUTSIDE.items():
+        for path in re.findall(r"tests/[\w/.]+\w", reason):
+            assert (TESTS.parent / path).is_file(), f"{name}: {path} is no file"
+        tests = re.findall(r"\btest_\w+(?!\w|\.py)", re.sub(r"\S+\.py", "", reason))
+        assert bool(tests) == (".py)" in reason), f"{name}: say which test, and in which file"
+        for test in tests:
+            assert f"def {test}(" in (TESTS.parent / re.findall(r"\((\S+\.py)\)", reason)[0]).read_text(), name
 
 
 def test_json_from_outside_is_read_in_one_way() -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -167,3 +171,29 @@ def test_a_file_that_is_open_is_written_where_it_stands(tmp_path: Path) -> None:
         assert os.stat(file.fileno()).st_ino == (tmp_path / "out").stat().st_ino
     assert (tmp_path / "out").read_text() == "before and after"
     assert link.is_symlink()
+
+
+_REWRITES = """
+import sys
+from pathlib import Path
+from penstock.pipelines.files import write_whole
+number = 0
+while True:
+    number += 1
+    write_whole(Path(sys.argv[1]), {"name": "x" * (number % 2 * 9000) or "a"})
+    print(number, flush=True)
+"""
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_writer_that_is_killed_leaves_the_old_file_or_the_new_one(tmp_path: Path, seed: int) -> None:
+    """Whenever the process dies that replaces the note of a switch, the note can be read, and is one that it wrote."""
+    chance, path = random.Random(seed), tmp_path / "switch.json"
+    with subprocess.Popen([sys.executable, "-c", _REWRITES, str(path)], stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        try:
+            for _ in range(chance.randrange(1, 200)):
+                assert writer.stdout.readline()
+        finally:
+            writer.kill()
+    assert json.loads(path.read_text())["name"] in ("a", "x" * 9000)

@@ -182,8 +182,9 @@ def test_files_that_are_no_tables_of_ours_are_left_alone(disk: Disk):
     """A flow may read a folder elsewhere, whose files come and go; a broken log says nothing."""
     place = disk.checkpoint("alerts/alerts", 2, 2, reads="/srv/elsewhere")
     disk.check()
-    (place / "sources" / "0" / "2").write_text("v1\n{")
-    disk.check()
+    for line in ("{", "[]", "5", '{"path": "//["}', '{"path": "\\u0000"}', '{"path": "\\ud800"}'):
+        (place / "sources" / "0" / "2").write_text(f"v1\n{line}")
+        disk.check()
 
 
 # -- definitions -------------------------------------------------------------------------------------------------------

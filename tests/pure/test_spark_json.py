@@ -254,6 +254,7 @@ def learnt(*values: str) -> str:
         (["[1]", "[2.5, null]"], "ARRAY<DOUBLE>"),
         (['{"a": 1}', '{"b c": "x", "a": 2}'], "STRUCT<a: BIGINT, `b c`: STRING>"),
         (["{}"], "MAP<STRING, STRING>"),
+        (['{"": 5, "a": 1}'], "STRUCT<a: BIGINT>"),
         (['{"a": 1}', "5"], "STRING"),
         ([json.dumps({f"k{number}": number for number in range(300)}), '{"k": 1.5}'], "MAP<STRING, DOUBLE>"),
     ],

@@ -266,6 +266,19 @@ def test_a_file_that_a_later_batch_deletes_is_gone(tmp_path: Path):
     assert [row["x"] for row in Table(tmp_path).rows()] == ["a"], "and the newest compact one for the older ones"
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["{", "[]", "5", '{"action": "add"}', '{"path": 5}', '{"path": "//[", "action": "add"}', '{"path": "/t/../x"}'],
+)
+def test_a_log_that_is_damaged_is_told(tmp_path: Path, line: str):
+    """A line that names no file of the table is an error that shows it, and the rows of the others are not given."""
+    committed(tmp_path, "0", part(tmp_path, "a.parquet", x=[1]))
+    with (tmp_path / "_spark_metadata" / "0").open("a") as log:
+        log.write(f"\n{line}")
+    with pytest.raises(PipelineError, match="is damaged: it has a line that names no file"):
+        Table(tmp_path).read()
+
+
 def test_a_table_that_was_moved_is_read_where_it_is(tmp_path: Path):
     """Paths in the log are absolute and quoted; only what is inside the table counts, folders of partitions too."""
     table = tmp_path / "new place" / "orders"

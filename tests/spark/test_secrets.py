@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +16,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import OptionError
+from penstock.pipelines.process import _session
 from penstock.server import Server
 from penstock.spark.options import connection_fields
 from penstock.wire.bulk import BulkConnection
@@ -133,3 +137,47 @@ def test_the_pages_of_spark(cases: Any, tmp_path: Path):
     secret = {item for _, found in cases.values() for item in found}
     (folder / "output.txt").write_text(done.stdout + done.stderr)
     assert not leaks_in_files(folder, secret)
+
+
+@pytest.mark.timeout(300)  # Spark starts here, on a machine that may be busy
+def test_an_archive(cases: Any, tmp_path: Path, eventually: Any):
+    """`penstock stream archive`: neither its output, nor Spark's files and command lines, nor the archive hold one.
+
+    The context that tells Spark's workers where NATS is holds it, for its owner alone, and goes with the run.
+    """
+    options, secret = cases["token"]
+    folder, kept = tmp_path / "archive", tmp_path / "kept"
+    known = {name: value for name, value in os.environ.items() if not name.startswith("NATS_")}
+    url = options["url"].replace("//", f"//{options['token']}@")
+    program = [sys.executable, "-m", "penstock", "--trace", "stream", "archive", secret_job.STREAM, "--to", str(folder)]
+    running = subprocess.Popen(
+        [*program, "--continuous", "--every", "5m"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**known, "NATS_URL": url, "HOME": str(tmp_path / "home")},
+        start_new_session=True,
+    )
+    try:
+        eventually(lambda: running.poll() is not None or list(folder.rglob("commits/0")), 120)
+        assert running.poll() is None, running.communicate()
+        processes = list(_session(running.pid))
+        assert len(processes) >= 2, "Java and Python"
+        for pid in processes:
+            assert not leaks(Path(f"/proc/{pid}/cmdline").read_bytes(), secret)
+        (context,) = folder.rglob("nats.json")
+        assert leaks(context.read_bytes(), secret), "the search would find it"
+        assert context.stat().st_mode & 0o077 == 0
+        shutil.copytree(folder, kept, ignore=shutil.ignore_patterns("nats.json"))
+        running.send_signal(signal.SIGINT)
+        said, told = running.communicate(timeout=60)
+    finally:
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGKILL)
+            running.communicate()
+    assert running.returncode == 0, told
+    assert not leaks(said + told, secret)
+    assert {"spark.log", "metadata"} <= {file.name for file in files_in(kept)}
+    assert not list(folder.rglob("nats.json"))
+    for place in (folder, kept):
+        assert not leaks_in_files(place, secret)

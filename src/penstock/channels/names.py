@@ -48,7 +48,7 @@ def is_client(name: str) -> bool:
 
 def is_channel(name: str) -> bool:
     """Whether a channel may be called that: no wildcard, no slash, no empty token, no more than a kilobyte."""
-    return _CHANNEL.fullmatch(name) is not None and len(name.encode()) <= _LONGEST
+    return _CHANNEL.fullmatch(name) is not None and _is_brief(name)
 
 
 def is_inbox(name: str) -> bool:
@@ -57,7 +57,15 @@ def is_inbox(name: str) -> bool:
     Nothing is refused but what would harm others: what breaks a line of the protocol, a wildcard, which streams of
     others would store, and subjects of JetStream and of our own, on which we may do more than the client.
     """
-    return _INBOX.fullmatch(name) is not None and _WILDCARD.search(name) is None and len(name.encode()) <= _LONGEST
+    return _INBOX.fullmatch(name) is not None and _WILDCARD.search(name) is None and _is_brief(name)
+
+
+def _is_brief(name: str) -> bool:
+    """Whether a name has no more than a kilobyte; half a character, which JSON can hold, can be in no name."""
+    try:
+        return len(name.encode()) <= _LONGEST
+    except UnicodeEncodeError:
+        return False
 
 
 def _escape(found: re.Match[str]) -> str:

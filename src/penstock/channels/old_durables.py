@@ -11,6 +11,7 @@ import urllib.request
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any, Protocol
 
 from penstock.channels.names import is_channel
@@ -121,14 +122,23 @@ def _durable(channel: str, client: str, durable: str, queue: str, members: list[
 
 async def names_from_monitor(url: str) -> list[str]:
     """Ask the monitoring pages of a NATS Streaming server for its channels."""
-    page = await _ask(url, "channelsz?limit=100000")
-    return [_checked(name, url) for name in page.get("names") or []]
+    return _read_names(await _ask(url, "channelsz?limit=100000"), url)
+
+
+def _read_names(content: bytes, url: str) -> list[str]:
+    names = _read_page(content, url).get("names") or []
+    if not isinstance(names, list):
+        raise _no_page(url, "it does not list channels as NATS Streaming does")
+    return [_checked(name, url) for name in names]
 
 
 async def from_monitor(url: str, channels: Iterable[str]) -> OldSubscribers:
     """Read the durables of these channels from the monitoring pages of a server that runs."""
-    page = await _ask(url, "channelsz?subs=1&limit=100000")
-    wanted = set(channels)
+    return _read_subscribers(await _ask(url, "channelsz?subs=1&limit=100000"), url, set(channels))
+
+
+def _read_subscribers(content: bytes, url: str, wanted: set[str]) -> OldSubscribers:
+    page = _read_page(content, url)
     grouped: dict[tuple[str, str, str, str], list[dict[str, Any]]] = defaultdict(list)
     others = 0
     try:
@@ -142,7 +152,7 @@ async def from_monitor(url: str, channels: Iterable[str]) -> OldSubscribers:
                 elif name in wanted:
                     others += 1
         durables = tuple(_shown(*identity, members) for identity, members in sorted(grouped.items()))
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise _no_page(url, "it does not list subscriptions as NATS Streaming does") from None
     return OldSubscribers(durables, others)
 
@@ -159,7 +169,7 @@ def _shown(channel: str, owner: str, durable: str, queue: str, members: list[dic
 
 def _checked(name: Any, url: str) -> str:
     if not isinstance(name, str) or not is_channel(name):
-        raise _no_page(url, f"it lists a channel {name!r}")
+        raise _no_page(url, f"it lists a channel {name!r:.200}")
     return name
 
 
@@ -167,7 +177,7 @@ def _no_page(url: str, why: str) -> InputError:
     return InputError(f"{url} is not a monitoring page of NATS Streaming: {why}.", remedy="Check the address.")
 
 
-async def _ask(url: str, page: str) -> dict[str, Any]:
+async def _ask(url: str, page: str) -> bytes:
     if not url.startswith(("http://", "https://")):
         raise InputError(f"{url!r} is not an address of a monitoring page.", remedy="Write it as http://host:8222.")
 
@@ -177,12 +187,19 @@ async def _ask(url: str, page: str) -> dict[str, Any]:
             return content
 
     try:
-        found = load_json(await asyncio.to_thread(ask))
-    except (OSError, ValueError) as error:
+        return await asyncio.to_thread(ask)
+    except (OSError, ValueError, HTTPException) as error:  # also whatever else listens there, such as NATS itself
         raise UnreachableError(
-            f"The monitoring page at {url} does not answer: {error}.",
-            remedy="Is monitoring on (-m 8222)? Else name the channels.",
+            f"The monitoring page at {url} does not answer: {str(error) or type(error).__name__:.200}.",
+            remedy="Is it the address of monitoring, and is that on (-m 8222)? Else name the channels.",
         ) from None
+
+
+def _read_page(content: bytes, url: str) -> dict[str, Any]:
+    try:
+        found = load_json(content)
+    except ValueError:
+        raise _no_page(url, "it does not answer with JSON") from None
     if not isinstance(found, dict):
         raise _no_page(url, "it does not answer with an object")
     return found

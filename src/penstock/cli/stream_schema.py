@@ -105,6 +105,8 @@ def _learn(learnt: LearntType, payload: bytes) -> str:
 
 
 def _warn(learnt: LearntType) -> None:
+    if learnt.nameless:
+        typer.echo("A field with an empty name is left out: no column can be called that.", err=True)
     names = Counter(name.lower() for name in learnt.fields)
     if clash := [name for name in learnt.fields if name.lower() in OURS]:
         listed = plain(", ".join(clash))

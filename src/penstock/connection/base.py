@@ -300,7 +300,9 @@ class BaseConnection:
                     waiting += 1
         if waiting:
             self._errors += 1
-            self.last_error = error  # whoever asked raises it
+            self.last_error = error  # whoever asked raises it, or does without
+            if self._may_log():
+                log.debug("%s", error)
         else:
             self.report(error)
 

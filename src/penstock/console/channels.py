@@ -6,7 +6,7 @@ ahead of what is sent: a position may be a little behind what subscribers have.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -138,6 +138,10 @@ async def channel_cluster(backend: Backend, request: PageRequest) -> Data:
 async def _known(backend: Backend, cluster: str) -> State:
     """Read what a gateway remembers."""
     found, _ = await read_state(await backend.upstream.client(), cluster)
+    return _read_known(found, cluster)
+
+
+def _read_known(found: Mapping[str, bytes], cluster: str) -> State:
     beat: Any = {}
     try:
         clients, members, groups = decode_state(found)

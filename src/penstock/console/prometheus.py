@@ -128,12 +128,15 @@ class Prometheus:
         }
         url = f"{self._url}/api/v1/query_range?{urlencode(asked)}"
         status, body = await ask_http("Prometheus", url, timeout=timeout, most=_MOST)
+        return self._read(status, body, span.step)
+
+    def _read(self, status: int, body: bytes, step: int) -> list[PrometheusLine]:
         try:
-            return _read(body, span.step)
+            return _read(body, step)
         except MonitorError as error:
             what = f"Prometheus at {self.where} refuses the question: {error.description}."
             raise MonitorError(what, server=self.where, code=status, description=error.description) from None
-        except (PenstockError, ValueError, TypeError, KeyError, AttributeError):
+        except (PenstockError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
             what = f"What answers at {self.where}, with status {status}, is not a Prometheus."
             raise MonitorError(what, remedy="Is the address right?", server=self.where, code=status) from None
 
@@ -143,7 +146,8 @@ def _read(body: bytes, step: int) -> list[PrometheusLine]:
     answer = read_object(body)
     if answer["status"] != "success":
         said = f"{answer['errorType']}: {answer['error']}"[:300]
-        raise MonitorError("refused", description=said.rstrip("."))
+        whole = said.encode("utf-8", "replace").decode()  # half a character would break whoever prints it
+        raise MonitorError("refused", description=whole.rstrip("."))
     data = answer["data"]
     if data["resultType"] != "matrix" or len(data["result"]) > _LINES:
         raise ValueError("not what was asked for")

@@ -96,10 +96,13 @@ class ProtobufTypes:
             DecodeError,
             ValueError,
             TypeError,
+            AttributeError,
             json_format.Error,
             RecursionError,
         ):
-            return None  # TypeError is for an Any whose type is not known
+            # TypeError is for an Any whose type is not known, AttributeError for a type with a name of Google's, as
+            # Timestamp, and other fields than Google's.
+            return None
         return ProtobufText(json.dumps(content, indent=2, ensure_ascii=False), _unknown(message))
 
 

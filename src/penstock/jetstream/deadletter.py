@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from penstock.connection import Connection
     from penstock.info import StreamInfo
 
-__all__ = ["LETTERS", "DeadLetter", "DeadLetters", "is_dead_letter", "read_letter"]
+__all__ = ["LETTERS", "DeadLetter", "DeadLetters", "is_dead_letter", "read_exhausted", "read_letter"]
 
 log = logging.getLogger("penstock.jetstream")
 
@@ -217,7 +217,7 @@ class DeadLetters:
         count = 0
         async for number, message in self._messages(self._advisories):
             try:
-                consumer, sequence, deliveries = _read_advisory(message.data)
+                consumer, sequence, deliveries = read_exhausted(message.data)
             except (InputError, RemoteProtocolError):
                 strange = "Message %d of %s is removed: it is not an advisory of the server, but %r."
                 log.error(strange, number, self.dead, message.data[:60])
@@ -365,9 +365,8 @@ class DeadLetters:
         assert told.time is not None
         if ((target.time or datetime.now(UTC)) - told.time).total_seconds() < window / 2:
             return None  # the stream knows the id
-        begun = read_json(told.data)
-        place = number_of(begun, "after") + 1
-        same = text(begun, "stream") == target.name and text(begun, "created") == _created(target)
+        stream, created, after = _read_note(told.data)
+        place, same = after + 1, (stream, created) == (target.name, _created(target))
         kept = target.config.retention == "limits" and not target.deleted and target.first_sequence <= place
         while same:
             try:
@@ -435,11 +434,17 @@ def _micros(time: datetime) -> int:
     return (time - _EPOCH) // timedelta(microseconds=1)
 
 
-def _read_advisory(data: bytes) -> tuple[str, int, int]:
+def read_exhausted(data: bytes) -> tuple[str, int, int]:
     """Give the consumer, the sequence and the deliveries of a message that ran out of them."""
     event = read_json(data)
     consumer = assets.checked(text(event, "consumer"), "consumer")
     return consumer, number_of(event, "stream_seq", least=1), number_of(event, "deliveries")
+
+
+def _read_note(data: bytes) -> tuple[str, str, int]:
+    """Give the stream, when it was made, and its last sequence, as an attempt to put a letter back noted them."""
+    begun = read_json(data)
+    return text(begun, "stream"), text(begun, "created"), number_of(begun, "after")
 
 
 def _created(info: StreamInfo) -> str:

@@ -24,11 +24,10 @@ from penstock.connection.tasks import end, heed
 from penstock.errors import DeadlineError, DeniedError, InputError, LinkError, PenstockError, RemoteProtocolError
 from penstock.jetstream import assets
 from penstock.jetstream.consume import Deliveries
-from penstock.jetstream.deadletter import DeadLetters
+from penstock.jetstream.deadletter import DeadLetters, read_exhausted
 from penstock.jetstream.delivery import Delivery
 from penstock.model import Consumer
 from penstock.wire.jetstream import names
-from penstock.wire.jetstream.answers import number, read_json
 from penstock.wire.jetstream.verdicts import Verdict, judge
 
 if TYPE_CHECKING:
@@ -172,9 +171,9 @@ class Worker:
         try:
             async for message in subscription.messages:
                 lost = "Message %s of %s was delivered %s times and is given up: there is no dead-letter stream for it."
-                with suppress(RemoteProtocolError):  # not of the server
-                    event = read_json(message.data)
-                    log.error(lost, number(event, "stream_seq"), stream, number(event, "deliveries"))
+                with suppress(InputError, RemoteProtocolError):  # not of the server
+                    _, sequence, deliveries = read_exhausted(message.data)
+                    log.error(lost, sequence, stream, deliveries)
         except PenstockError as error:
             log.warning("Messages of %s that run out of deliveries cannot be watched for: %s", stream, error)
         finally:

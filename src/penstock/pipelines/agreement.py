@@ -25,7 +25,6 @@ import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from penstock.errors import InputError, PipelineError
@@ -102,8 +101,8 @@ class _Checkpoint:
     def files_read(self) -> Iterator[Path]:
         """Give a file of each table that the flow has read, of the newest that it has."""
         for source in sorted((self.place / "sources").glob("*")):
-            if (entry := _newest_entry(source)) is not None:
-                yield _local(entry["path"])
+            if (file := _newest_file(source)) is not None:
+                yield file
 
 
 @dataclass(frozen=True)
@@ -141,9 +140,9 @@ class Storage:
         planned = None if checkpoint is None else checkpoint.planned
         done = None if checkpoint is None else checkpoint.done
         table = folder.name
-        if (entry := _newest_entry(log)) is not None and not _local(entry["path"]).is_relative_to(folder):
+        if (file := _newest_file(log)) is not None and not file.is_relative_to(folder):
             raise PipelineError(
-                f"The table {table} in {folder} has its files in {_local(entry['path']).parent}: this storage was "
+                f"The table {table} in {folder} has its files in {file.parent}: this storage was "
                 "moved or copied, and Spark would read and write there.",
                 remedy=_MOVED,
             )
@@ -253,19 +252,20 @@ def _last(name: str) -> str:
 def _numbers(folder: Path) -> Iterator[int]:
     with contextlib.suppress(FileNotFoundError):
         names = (name.removesuffix(".compact") for name in os.listdir(folder))
-        yield from (int(name) for name in names if name.isdigit())
+        yield from (int(name) for name in names if name.isascii() and name.isdigit())
 
 
-def _newest_entry(folder: Path) -> dict[str, Any] | None:
+def _newest_file(folder: Path) -> Path | None:
     """Give the last file that a log of Spark's names; None if there is none that can be read."""
     for number in sorted(_numbers(folder), reverse=True):
         for name in (f"{number}.compact", str(number)):
             with contextlib.suppress(OSError, ValueError):
                 lines = (folder / name).read_text(encoding="utf-8").splitlines()
                 entries = [load_json(line) for line in lines[1:] if line.strip()]
-                if entries and isinstance(entries[-1].get("path"), str):
-                    found: dict[str, Any] = entries[-1]
-                    return found
+                if entries and isinstance(entries[-1], dict) and isinstance(path := entries[-1].get("path"), str):
+                    found = _local(path)
+                    if b"\0" not in str(found).encode():  # half a character fails, as it is in no name
+                        return found
     return None
 
 

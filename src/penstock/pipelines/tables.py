@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -43,6 +44,7 @@ PATIENCE = 20.0
 MOST_KEPT = 64 * 2**20
 _STILL = 10.0  # seconds without a change after which nobody is at work on a folder
 _GRACE = 0.5  # seconds that a folder may be away: Spark removes it for an instant and makes it anew
+_BATCH = re.compile(r"[0-9]{1,19}(\.compact)?")
 _AGAIN = 0.05  # seconds between two looks
 log = logging.getLogger("penstock.pipelines")
 
@@ -216,24 +218,37 @@ def _read(folder: Path, files: Sequence[Path], columns: Sequence[str] | None) ->
 
 def _logged(batches: Path, folder: Path) -> set[Path]:
     """Add up the log: the newest compact file holds everything before it."""
-    names = [path.name for path in batches.iterdir() if path.name.removesuffix(".compact").isdigit()]
+    names = [path.name for path in batches.iterdir() if _BATCH.fullmatch(path.name)]
     # In the order of their numbers, a compact file behind the plain one of the same number.
     names.sort(key=lambda name: (int(name.removesuffix(".compact")), name.endswith(".compact")))
     compact = max((place for place, name in enumerate(names) if name.endswith(".compact")), default=0)
     files: set[Path] = set()
     for name in names[compact:]:
-        lines = (batches / name).read_text(encoding="utf-8").splitlines()
-        if not lines or lines[0] != "v1":
+        first, *lines = (batches / name).read_bytes().split(b"\n")
+        if first.rstrip(b"\r") != b"v1":
             what = f"{batches / name} is of a version that is not known."
             raise InputError(what, remedy="Read the table with Spark.")
-        for line in lines[1:]:
-            entry = load_json(line)
-            # The folder may have been moved since: only the name inside it counts.
-            path = unquote(urlsplit(entry["path"]).path)
-            _, found, inside = path.rpartition(f"/{folder.name}/")
-            file = folder / (inside if found else Path(path).name)
-            if entry["action"] == "add":
-                files.add(file)
-            elif entry["action"] == "delete":
-                files.discard(file)
+        for line in filter(None, map(bytes.strip, lines)):
+            try:
+                action, inside = _read_entry(line, folder.name)
+            except (ValueError, KeyError, TypeError, AttributeError):
+                what = f"{batches / name} is damaged: it has a line that names no file, {line[:80]!r}."
+                raise PipelineError(what, remedy="Restore the folder, or let a full refresh write it anew.") from None
+            if action == "add":
+                files.add(folder / inside)
+            elif action == "delete":
+                files.discard(folder / inside)
     return files
+
+
+def _read_entry(line: bytes, folder: str) -> tuple[str, str]:
+    """Read a line of the log: what became of a file, and its name inside the folder; ValueError if it has none."""
+    entry = load_json(line)
+    # The folder may have been moved since: only the name inside it counts.
+    path = unquote(urlsplit(entry["path"]).path)
+    _, found, inside = path.rpartition(f"/{folder}/")
+    name = inside if found else Path(path).name
+    if not name or "\0" in name or name.startswith("/") or ".." in name.split("/"):
+        raise ValueError("no file of this folder")
+    name.encode()  # half a character is in no name
+    return str(entry["action"]), name

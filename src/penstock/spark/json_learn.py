@@ -2,7 +2,7 @@
 
 Whole numbers are BIGINT, with others DOUBLE; text is a STRING, or a TIMESTAMP or DATE if all of it is one. What is null
 everywhere, or of several kinds, is a STRING, which keeps any value as its JSON. An object with more keys than a person
-would name is a MAP. Pure: values in, text out.
+would name is a MAP. What has an empty name is left out: no column can be called that. Pure: values in, text out.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class LearntType:
         self.fields: dict[str, LearntType] = {}
         self.items: LearntType | None = None
         self.is_map = False
+        self.nameless = False
+        """Whether an object at this place has a field whose name is empty."""
 
     def see(self, value: Any) -> None:
         """Take one more value into account."""
@@ -51,6 +53,9 @@ class LearntType:
     def _see_fields(self, value: dict[str, Any]) -> None:
         if not self.is_map:
             for name, item in value.items():
+                if not name:
+                    self.nameless = True
+                    continue
                 if name not in self.fields:
                     self.fields[name] = LearntType(self.depth + 1)
                 self.fields[name].see(item)

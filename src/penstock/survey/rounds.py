@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from penstock.connection import api_request
@@ -72,7 +73,9 @@ class Round:
         known = self.known
         denied: DeniedError | None = None
         try:
-            known.take_account(await self._ask("INFO"), time.time())
+            account = await self._ask("INFO")
+            with self._reading("what the account uses"):
+                known.take_account(account, time.time())
         except DeniedError as error:
             denied = error
             self._miss("what the account uses", error)
@@ -130,16 +133,15 @@ class Round:
             looked = time.time()
             marked = []
             for item in page:
-                info = self._read(StreamInfo, item, "a stream")
-                if info is None:
-                    continue
-                listed.add(info.name)
-                if len(known.streams) >= self.most and info.name not in known.streams:
-                    self.unseen["further streams"] = f"A survey keeps {self.most:,} streams."
-                elif has_markers(info):
-                    marked.append(info.name)
-                else:
-                    known.take_stream(see_stream(info, known.streams.get(info.name), looked), str(info.raw["created"]))
+                with self._reading("a stream"):
+                    info = StreamInfo.from_json(item)
+                    listed.add(info.name)
+                    if len(known.streams) >= self.most and info.name not in known.streams:
+                        self.unseen["further streams"] = f"A survey keeps {self.most:,} streams."
+                    elif has_markers(info):
+                        marked.append(info.name)
+                    else:
+                        self._stream(info, looked)
             await self._all(marked, self._marked)
             self.news()
             away.update(lacking)
@@ -158,7 +160,6 @@ class Round:
 
     async def _marked(self, name: str) -> None:
         """Look at a stream that holds markers: they are not its messages, and tell who writes to it."""
-        known = self.known
         try:
             answer = await self._ask(f"STREAM.INFO.{name}", {"subjects_filter": marker_filter(name)})
         except NotFoundError:
@@ -166,16 +167,13 @@ class Round:
         except PenstockError as error:
             self._miss(f"stream {name}", error)
             return
-        info = self._read(StreamInfo, answer, f"stream {name}")
-        if info is None:
-            return
-        for subject in info.held:
-            words = subject.removeprefix(f"{MARKER_ROOT}.{name}.").split(".")
-            if len(words) == 2 and words[1] == "head":
-                self.writers[words[0]] = name
-        markers = sum(info.held.values())
-        state = see_stream(info, known.streams.get(name), time.time(), markers)
-        known.take_stream(state, str(info.raw["created"]))
+        with self._reading(f"stream {name}"):
+            info = StreamInfo.from_json(answer)
+            for subject in info.held:
+                words = subject.removeprefix(f"{MARKER_ROOT}.{name}.").split(".")
+                if len(words) == 2 and words[1] == "head":
+                    self.writers[words[0]] = name
+            self._stream(info, time.time(), sum(info.held.values()))
 
     async def _doubt(self, name: str) -> None:
         """Ask for a stream that the list lacks: it may have been passed over because others came or went."""
@@ -186,17 +184,20 @@ class Round:
         except PenstockError as error:
             self._miss(f"stream {name}", error)
         else:
-            info = self._read(StreamInfo, answer, f"stream {name}")
-            if info is not None:
-                state = see_stream(info, self.known.streams.get(name), time.time())
-                self.known.take_stream(state, str(info.raw["created"]))
+            with self._reading(f"stream {name}"):
+                self._stream(StreamInfo.from_json(answer), time.time())
 
-    def _read(self, kind: Any, item: Any, what: str) -> Any:
+    def _stream(self, info: StreamInfo, looked: float, markers: int | None = None) -> None:
+        state = see_stream(info, self.known.streams.get(info.name), looked, markers)
+        self.known.take_stream(state, str(info.raw.get("created", "")))
+
+    @contextmanager
+    def _reading(self, what: str) -> Iterator[None]:
+        """Take down what cannot be read, whatever it is, and go on with the rest."""
         try:
-            return kind.from_json(item)
-        except (RemoteProtocolError, AttributeError, TypeError) as error:
+            yield
+        except (RemoteProtocolError, AttributeError, TypeError, LookupError) as error:
             self.unseen[what] = f"The server's answer cannot be read: {error}"
-            return None
 
     # -- consumers ---------------------------------------------------------------------------------------------------
 
@@ -214,8 +215,8 @@ class Round:
                 return
             looked = time.time()
             for item in page:
-                info = self._read(ConsumerInfo, item, f"a consumer of {stream}")
-                if info is not None:
+                with self._reading(f"a consumer of {stream}"):
+                    info = ConsumerInfo.from_json(item)
                     listed.add(info.name)
                     self._consumer(info, looked)
             for name in away:

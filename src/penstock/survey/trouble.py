@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from penstock.survey.state import ConsumerState, PipelineSeen, StreamState
+from penstock.wire.jetstream.answers import number, part
 
 __all__ = ["STILL", "Symptom", "account_trouble", "consumer_trouble", "pipeline_trouble", "stream_trouble"]
 
@@ -123,9 +124,9 @@ def pipeline_trouble(state: PipelineSeen, now: float) -> Iterator[Symptom]:
 
 def account_trouble(account: Mapping[str, Any]) -> Iterator[tuple[str, Symptom]]:
     """Look at what an account may use, and uses; gives what it is about, too."""
-    limits = account.get("limits") or {}
+    limits = part(account, "limits") if account.get("limits") else {}
     for name in ("memory", "storage", "streams", "consumers"):
-        used, most = account.get(name) or 0, limits.get(f"max_{name}") or 0
+        used, most = number(account, name, 0), number(limits, f"max_{name}", 0, least=-1)
         if most > 0 and used >= FULL * most:
             yield (
                 name,

@@ -84,6 +84,9 @@ async def test_a_stream_that_prometheus_knows_nothing_of_says_so(visitor: Visito
         assert "Nothing is known of this time." in text
 
 
+_WITH = b'{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[[%s,"1"]]}]}}'
+
+
 async def test_a_prometheus_that_does_not_answer_leaves_the_hour_from_memory(server: Server, unique: Unique):
     """Nobody there, a refusal, no Prometheus at all, or one byte now and then: the page says so, and shows the hour."""
     name = unique("HOUR")
@@ -98,6 +101,8 @@ async def test_a_prometheus_that_does_not_answer_leaves_the_hour_from_memory(ser
                 (200, b"<html><script>alert(1)</script>", "is not a Prometheus"),
                 (200, b'{"status":"success","data":{"resultType":"vector","result":[]}}', "is not a Prometheus"),
                 (200, b'{"status":"error","errorType":"<b>","error":[1]}', "refuses the question: &lt;b&gt;"),
+                (200, b'{"status":"error","errorType":"\\ud800","error":"x"}', "refuses the question: ?: x"),
+                (200, _WITH % (b"9" * 400), "is not a Prometheus"),
                 (200, b" " * (9 * 2**20), "more than"),
                 (301, b"", "is not a Prometheus"),
             ):

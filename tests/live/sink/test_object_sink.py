@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock.buckets.object_store import ObjectStore
-from penstock.errors import FencedError, InputError, MarkerError
+from penstock.errors import FencedError, InputError, JetStreamError, MarkerError
 from penstock.spark.prepare import prepare
 from penstock.spark.sink_options import SinkOptions
 from tests.live.objecting import ObjectWriter, chunk_counts, make_objects, objects
@@ -187,6 +187,33 @@ def test_the_last_row_of_a_name_counts(server, docs, bulk, bucket):
     """Rows of a name in one partition are written in their order."""
     docs.whole_batch([[("same", b"%d" % number) for number in range(5)]])
     assert whole(server, bulk, bucket) == {"same": b"4"}
+
+
+def test_a_full_bucket_keeps_no_part_of_an_object(server, bulk, unique):
+    """A bucket that takes no more is named with its limit; what did not fit is not there, and no chunk of it stays."""
+    name = unique("FULL")
+    make_objects(bulk, name, max_bytes=500_000)
+    docs = ObjectWriter(server.url, name, atomic_bytes=256 * 1024)
+    docs.whole_batch([[("there", b"before")]])
+    rows = [("small", b"x" * 1000), ("large", content(4, LARGE))]
+    with pytest.raises(JetStreamError, match=rf"OBJ_{name} could not be stored.*maximum bytes") as full:
+        docs.whole_batch([rows], batch=1, run="r2")
+    assert "max_bytes" in str(full.value)
+    assert objects(server.url, name).keys() <= {"there", "small"}
+    config = bulk.api(f"STREAM.INFO.OBJ_{name}")["config"]
+    bulk.api(f"STREAM.UPDATE.OBJ_{name}", {**config, "max_bytes": 5_000_000})
+    docs.whole_batch([rows], batch=1, run="r3")
+    assert whole(server, bulk, name) == {"there": b"before", **dict(rows)}
+
+
+def test_a_bucket_that_was_made_anew_does_not_know_the_query(docs, bulk, bucket):
+    """Another bucket of the same name has no markers of the query, which stops before it stores anything."""
+    docs.whole_batch([ROWS])
+    bulk.api(f"STREAM.DELETE.OBJ_{bucket}")
+    make_objects(bulk, bucket)
+    with pytest.raises(MarkerError, match="knows nothing of this query"):
+        docs.whole_batch([[("new", b"x")]], batch=1, run="r2")
+    assert chunk_counts(bulk, bucket) == {}
 
 
 def test_what_is_no_object_bucket_is_told(bulk, unique):

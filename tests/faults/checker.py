@@ -53,6 +53,15 @@ class Taken:
     until: float
     above: int = 0
     most: int | None = None
+    begun: float | None = None
+    """When the change began, if it took its time: who notices it may tell of it from then on."""
+    blind: bool = False
+    """Whether messages may have come and gone that nobody saw, between the look before the change and its end."""
+
+    @property
+    def since(self) -> float:
+        """When it began."""
+        return self.until if self.begun is None else self.begun
 
     def takes(self, one: Operation) -> bool:
         """Tell whether an operation may be gone for this reason."""
@@ -60,6 +69,10 @@ class Taken:
         return one.invoked <= self.until and (
             sequence is None or (sequence > self.above and (self.most is None or sequence <= self.most))
         )
+
+    def may_take_unseen(self, one: Operation) -> bool:
+        """Tell whether an operation may be gone that was not there yet when somebody looked."""
+        return self.blind and one.invoked <= self.until and (one.ended is None or one.ended >= self.since)
 
 
 @dataclass(frozen=True)

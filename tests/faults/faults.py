@@ -192,10 +192,11 @@ def _heal_and_cut(world: World, step: Step) -> None:
 
 
 def _purge(world: World, step: Step) -> bool:
+    begun = time.monotonic()
     last = world.look(step.target)
     world.api(f"STREAM.PURGE.{step.target}", {"seq": last + 1} if last is not None else None)
     state = world.asked(lambda plain: plain.state(step.target))
-    world.taken.append(Taken(step.target, time.monotonic(), most=int(state["first_seq"]) - 1))
+    world.taken.append(Taken(step.target, time.monotonic(), most=int(state["first_seq"]) - 1, begun=begun))
     return True
 
 
@@ -232,6 +233,8 @@ def _recreate(world: World, step: Step) -> bool:
         listed = plain.api(f"CONSUMER.LIST.{step.target}").get("consumers") or []
         return [one["config"] for one in listed if one["config"].get("durable_name")]
 
+    begun = time.monotonic()
+    world.look(step.target)
     config = world.asked(lambda plain: plain.state(step.target))["config"]
     durable = world.asked(consumers)
     world.api(f"STREAM.DELETE.{step.target}")
@@ -239,7 +242,7 @@ def _recreate(world: World, step: Step) -> bool:
     for one in durable:
         asked = {"stream_name": step.target, "config": one}
         world.api(f"CONSUMER.DURABLE.CREATE.{step.target}.{one['durable_name']}", asked)
-    world.taken.append(Taken(step.target, time.monotonic()))
+    world.taken.append(Taken(step.target, time.monotonic(), begun=begun, blind=True))
     return True
 
 
@@ -311,7 +314,7 @@ def _copy_folder(world: World, step: Step) -> bool:
 def _put_folder_back(world: World, step: Step) -> None:
     """Put the older copy in its place."""
     folder = Path(world.crew.clients[step.target].given["checkpoint"])
-    world.kept["set back"] = time.monotonic()
+    world.kept["set back"] = time.monotonic()  # who begins with the older one comes only then
     with world.crew.resting(step.target):
         shutil.rmtree(folder)
         shutil.copytree(world.folder / "checkpoint-copy", folder)

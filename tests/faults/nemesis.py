@@ -92,9 +92,12 @@ class Nemesis:
         with self.log.open("a") as file:
             file.write(json.dumps({"t": round(time.monotonic(), 3), **line}) + "\n")
 
-    def play(self, steps: Sequence[Step], seconds: float) -> None:
-        """Do the steps at their times, undo each after its own, and return when the time is over."""
-        began = time.monotonic()
+    def play(self, steps: Sequence[Step], seconds: float, start: float = 0.0) -> None:
+        """Do the steps at their times, undo each after its own, and return when the time is over.
+
+        `start` is the time of the plan at which to begin.
+        """
+        began = time.monotonic() - start
         due: list[tuple[float, int, Step]] = []
         waiting = sorted(steps, key=lambda step: step.at)
         since: dict[int, float] = {}

@@ -27,14 +27,16 @@ from tests.faults.checker import (
     check_recovered,
     check_stored,
 )
+from tests.faults.clients import sink, spark
 from tests.faults.faults import KINDS
 from tests.faults.history import History, Operation, content
 from tests.faults.leaks import Sample, check_growth
 from tests.faults.part import Moments
-from tests.faults.parts import PARTS, results_taken
+from tests.faults.parts import PARTS, check_rows, results_taken
 from tests.faults.plain import Stored
 from tests.faults.rounds import Outcome, Setting, shrink, waited_for_cores
 from tests.faults.run import SECONDS, read_setting, settings, shrink_first
+from tests.faults.spark_part import check_pipeline, check_writes
 from tests.faults.transport_parts import check_marks
 from tests.faults.world import World
 
@@ -269,6 +271,46 @@ def test_only_what_stood_where_a_change_took_it_is_excused():
     world = cast("Any", SimpleNamespace(seen=seen, taken=[Taken("S", 10.0, above=6, most=7)]))
     assert [World.takes(world, "S", one) for one in (first, second, later)] == [True, False, False]
     assert not World.takes(world, "T", first)
+
+
+def test_what_was_acknowledged_before_anybody_looked_is_not_excused_by_what_came_later():
+    """A stream that is made anew takes what was seen there, and what was under way; not what was lost before that."""
+    seen, lost, under_way, later = done(1, 2, 8, 30)
+    taken = [Taken("S", 10.0, begun=8.2, blind=True)]
+    world = cast("Any", SimpleNamespace(seen={("S", "p-1-1"): {4}}, taken=taken))
+    assert [World.takes(world, "S", one) for one in (seen, lost, under_way, later)] == [True, False, True, False]
+
+
+def test_a_row_that_was_acknowledged_before_the_end_and_is_lost_is_found():
+    """A sink that stopped for good owes the rows of its batches all the same, but for those that a change took."""
+    batches = [Operation(f"batch-{at}@1", "sink-1", 1, at, {"batch": at}, at + 0.5, "ok") for at in (0, 1)]
+    rows = [row.decode() for batch in (0, 1) for row in sink.rows_of(batch)]
+    found = [Stored(place + 1, "ROWS.rows", {}, row.encode()) for place, row in enumerate(rows)]
+    assert check_rows(History(batches), found) == []
+    assert [one.kind for one in check_rows(History(batches), found[1:])] == [checker.LOST]
+    assert check_rows(History(batches), found[1:], lambda one: one.op == rows[0]) == []
+    assert [one.kind for one in check_rows(History(batches), found[2:], lambda one: one.op == rows[0])] == [
+        checker.LOST
+    ]
+    assert [one.kind for one in check_rows(History(batches[:1]), found)] == [checker.ALIEN]
+
+
+def test_a_query_that_has_stopped_owes_what_it_had_written():
+    """Rows that were there before the last fault, and that it did not take, must still be there."""
+    fed = History([Operation(str(n), "feed-spark", 1, n, {"seq": n}, n + 0.5, "ok") for n in (1, 2)])
+    source = [Stored(n, "SIN.x", {}, str(n).encode()) for n in (1, 2)]
+    assert [one.kind for one in check_pipeline(fed, source, [])] == [checker.LOST]
+    assert check_pipeline(fed, source, [], over=True) == []
+    assert [one.kind for one in check_pipeline(fed, source, source[1:], over=True, kept={"1", "2"})] == [checker.LOST]
+
+
+def test_writes_that_a_change_took_are_excused_and_no_others():
+    """Of a write that was set back rows may be missing; one that was done before and stays must be there."""
+    facts = [{"kind": "write", "number": number} for number in (1, 2)]
+    writes = [Operation(f"write-{at}", "spark", 1, at, fact, at + 0.5, "ok") for at, fact in enumerate(facts)]
+    rows = [Stored(1, "SBATCH.x", {}, row.encode()) for row in spark.rows_of(1)]
+    assert check_writes(History(writes), rows, lambda one: one.op.startswith("write-2-")) == []
+    assert [one.kind for one in check_writes(History(writes), rows, lambda one: False)] == [checker.LOST]
 
 
 def test_what_comes_again_has_a_mark_unless_the_stream_was_set_back():

@@ -160,7 +160,7 @@ class World:
 
     def put_store_back(self) -> None:
         """Put the copy in the place of the store."""
-        node = self.server.nodes[0]
+        node, begun = self.server.nodes[0], time.monotonic()
         with self.wires.closed():
             for name in self.names:
                 self.look(name)
@@ -171,7 +171,7 @@ class World:
             node.start()
             now = time.monotonic()
         for name, state in self.kept["store"].items():
-            self.taken.append(Taken(name, now, above=int(state["last_seq"])))
+            self.taken.append(Taken(name, now, above=int(state["last_seq"]), begun=begun))
 
     def look(self, stream: str) -> int | None:
         """Write down what a stream holds whose acknowledgements name no sequence; give its last sequence."""
@@ -183,9 +183,14 @@ class World:
         return max((message.sequence for message in found), default=0)
 
     def takes(self, stream: str, one: Operation) -> bool:
-        """Tell whether something of an operation stood in a stream where a change took it by right."""
+        """Tell whether something of an operation stood in a stream where a change took it by right.
+
+        What was acknowledged before somebody looked, and was not there, is not excused by what was done after that.
+        """
         mine = self.seen.get((stream, one.op), ())
         changes = [taken for taken in self.taken if taken.stream == stream]
+        if not mine:
+            return any(taken.may_take_unseen(one) for taken in changes)
         return any(taken.takes(replace(one, facts={"seq": sequence})) for taken in changes for sequence in mine)
 
     def wait_for_work(self, client: str, *, life: int = 1, patience: float = 300.0) -> bool:

@@ -25,7 +25,9 @@ class Aims:
     streams: tuple[str, ...] = ()
     open_streams: tuple[str, ...] = ()
     loose_streams: tuple[str, ...] = ()
-    """Streams of which messages may go, and nothing else may be changed."""
+    """Streams of which messages may go, or that may be set back, and that are not made anew."""
+    still_streams: tuple[str, ...] = ()
+    """Streams of which nothing may go before the end of a round; a mirror may stand beside them."""
     permissions: tuple[str, ...] = ()
     """What may be taken from the clients for a while, such as "publish IN.>"."""
     drivers: tuple[str, ...] = ()
@@ -40,6 +42,7 @@ class Aims:
         named = {"client": self.clients, "double": self.doubles, "stream": self.streams, "driver": self.drivers}
         named |= {"executor": self.executors, "node": self.streams or ("",)}
         named |= {"open stream": self.open_streams, "loose stream": self.open_streams + self.loose_streams}
+        named |= {"any stream": self.open_streams + self.loose_streams + self.still_streams}
         named |= {"permission": self.permissions, "ending": (), "disk": (self.streams or ("",)) if self.disk else ()}
         return named.get(aims, ("",))
 

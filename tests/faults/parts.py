@@ -112,9 +112,23 @@ class Sink(Part):
 
     name = "sink"
     kinds = ("sink",)
-    aims = Aims(clients=("sink-1",), doubles=("sink-1",), streams=("ROWS",))
+    aims = Aims(
+        clients=("sink-1",),
+        doubles=("sink-1",),
+        streams=("ROWS",),
+        still_streams=("ROWS",),
+        permissions=("publish ROWS.>", "publish $PENSTOCK.ROWS.>", "publish $JS.API.STREAM.MSG.GET.ROWS"),
+    )
     working = ("sink-1",)
-    endings = (("restore store", "", 4.0), ("old checkpoints", "sink-1", 3.0), ("recreate", "ROWS", 0.0))
+    # No message is deleted by itself: nobody can know that a journal went by hand, so its rows may come twice.
+    endings = (
+        ("restore store", "", 4.0),
+        ("restore stream", "ROWS", 4.0),
+        ("old checkpoints", "sink-1", 3.0),
+        ("recreate", "ROWS", 0.0),
+        ("purge", "ROWS", 0.0),
+        ("limits", "ROWS", 2.0),
+    )
 
     def is_over(self, history: History) -> bool:
         return self.stopped_since(history.of("sink-"), ("ROWS",), ("MarkerError",))

@@ -121,7 +121,7 @@ def endings_of(
     return [NO_ENDING, *sorted(one for one in found if nodes in KINDS[one[0]].nodes and not KINDS[one[0]].why_not())]
 
 
-_LISTS = ("clients", "doubles", "streams", "open_streams", "loose_streams", "permissions", "drivers")
+_LISTS = ("clients", "doubles", "streams", "open_streams", "loose_streams", "still_streams", "permissions", "drivers")
 
 
 def waited_for_cores() -> float | None:

@@ -24,7 +24,21 @@ class Spark(Part):
 
     name = "spark"
     kinds = ("spark", "feed")
-    aims = Aims(clients=("spark-driver", "feed-spark"), streams=("SIN", "SOUT"), drivers=("spark-driver",))
+    aims = Aims(
+        clients=("spark-driver", "feed-spark"),
+        streams=("SIN", "SOUT"),
+        still_streams=("SIN", "SOUT", "SBATCH"),
+        permissions=(
+            "publish SIN.>",
+            "publish SOUT.>",
+            "publish SBATCH.>",
+            "publish $PENSTOCK.SOUT.>",
+            "publish $JS.API.STREAM.MSG.GET.SOUT",
+            "publish $JS.API.DIRECT.GET.SIN",
+            "publish $JS.API.CONSUMER.CREATE.SIN.>",
+        ),
+        drivers=("spark-driver",),
+    )
     working = aims.clients
     feeding = ("feed-spark",)
     pace, slack = 3.6, 3.0  # a start of Spark takes its time
@@ -34,6 +48,9 @@ class Spark(Part):
         ("old folder", "spark-driver", 20.0),
         ("recreate", "SOUT", 0.0),
         ("purge", "SIN", 0.0),
+        ("limits", "SIN", 3.0),
+        ("restore stream", "SIN", 20.0),
+        ("restore stream", "SOUT", 20.0),
     )
 
     def set_up(self) -> None:

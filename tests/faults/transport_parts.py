@@ -41,6 +41,7 @@ class Chunks(Part):
         loose_streams=("CHUNKS",),
         permissions=("publish stored.data.>", "publish core.data", "subscribe core.data"),
     )
+    endings = (("recreate", "CHUNKS", 0.0),)
     working = ("chunks-sender", "stored-sender")
     hearing = ("chunks-receiver", "stored-reader")
 
@@ -136,6 +137,7 @@ class Channels(Part):
         loose_streams=(STREAM,),
         permissions=("publish chan.>", f"publish $JS.API.DIRECT.GET.{STREAM}"),
     )
+    endings = (("recreate", STREAM, 0.0),)
     working = ("old-publisher",)
     hearing = ("old-subscriber",)
 

@@ -25,6 +25,7 @@ from tests.live.reloading import reload
 
 LEADS = 0.6  # how often a fault of a node is one of the node that leads
 NOTHING = "fault.nothing"
+NAME_IN_USE = 10058  # by a stream of another configuration; asking again does not help
 
 
 def permissions(publish: str = NOTHING, subscribe: str = NOTHING) -> str:
@@ -99,8 +100,8 @@ class World:
             try:
                 with self.plain() as plain:
                     return question(plain)
-            except (PlainError, OSError):
-                if time.monotonic() > deadline:
+            except (PlainError, OSError) as error:
+                if time.monotonic() > deadline or getattr(error, "code", 0) == NAME_IN_USE:
                     raise
                 time.sleep(0.2)
 

@@ -23,6 +23,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "why" / "guarantees.md"
 # The guarantees whose word counts for the clients of a part, by the beginning of their titles.
 GUARANTEES = {
     "publish": ("Publisher: nothing acknowledged is lost",),
+    "short": ("Publisher: nothing acknowledged is lost",),
     "work": ("Worker: each message is handled once", "Publisher: nothing acknowledged is lost"),
     "read": ("Bulk read: exactly the messages of a range",),
     "sink": ("Sink, exactly once",),
@@ -40,6 +41,7 @@ ERRORS: dict[str, tuple[str, ...]] = {
     "overloaded": (*PASSING, "UnfinishedError", "AssemblyError", "BusError", "ChannelError", "WorkerDied"),
     "moved": (*PASSING, "WorkerDied"),
     "copied": ("FencedError", "ConcurrentUpdate", "MarkerError", "ConflictError", "RemoteProtocolError", "LoginError"),
+    "reused": ("ChannelError", "ConflictError", "MarkerError"),
     "restored": (*CHANGED, *PASSING, "UnfinishedError", "AssemblyError", "ChannelError"),
     "replaced": (*CHANGED, *PASSING, "UnfinishedError", "AssemblyError", "ChannelError"),
     "trimmed": (*CHANGED, "UnfinishedError", "AssemblyError"),

@@ -6,7 +6,7 @@ Each gives findings. What a change of the world took by right is known to the ch
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -98,6 +98,8 @@ class Evidence:
     """Clients that were promised order."""
     repeats: str = "never"
     """"never", or "unsure": what had no ack may be there again, because its sender sent it again."""
+    again: Mapping[str, int] = field(default_factory=dict)
+    """How many times more than once something may be there, because its id was used again when it was forgotten."""
     name: Callable[[Stored], str | None] = field(default=lambda message: op_of(message.data))
 
 
@@ -129,7 +131,8 @@ def check_stored(evidence: Evidence) -> list[Finding]:
     if lost:
         text = shown(f"{one.op} (sequence {one.facts.get('seq')})" for one in lost)
         findings.append(Finding(LOST, part, text))
-    repeated = [name for name, count in counts.items() if count > 1 and _once(evidence, sent.get(name))]
+    often = {name: count for name, count in counts.items() if count > 1 + evidence.again.get(name, 0)}
+    repeated = [name for name in often if _once(evidence, sent.get(name))]
     if repeated:
         findings.append(Finding(REPEATED, part, shown(f"{name} {counts[name]} times" for name in repeated)))
     return findings + _check_order(evidence, names, sent)

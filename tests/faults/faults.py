@@ -19,6 +19,7 @@ from tests.faults.plain import PlainError
 from tests.faults.world import World, mount, unmount
 
 WORKER, EXECUTOR = "pyspark.daemon", "CoarseGrainedExecutorBackend"  # what stands in the commands of Spark's processes
+BESIDE = 5.0  # seconds for which two clients of one name may be there, if neither has to end
 SHORT = 3.0  # seconds for which a fault is in the way that nobody has to wait out
 JUMPS = (-86_400, -3_600, -30, 30, 3_600, 86_400)  # seconds by which a clock is set anew
 
@@ -45,10 +46,11 @@ class Kind:
 
     change: str
     aims: str
-    """What its target is: a client, one that can be there twice ("double"), a driver, one whose executors are processes
-    ("executor"), a stream, a node, which mostly leads one ("node"), a stream that may be made anew ("open stream"), one
-    of which messages may go ("loose stream"), one beside which a mirror may stand ("any stream"), what clients are
-    permitted ("permission"), a disk, or nothing. An "ending" is only done at the end of a round."""
+    """What its target is: a client, one that can be there twice for a while ("double") or for ever ("twin"), one whose
+    name another may take ("heir"), one that remembers what it did in a folder ("keeper"), a driver, one whose executors
+    are processes ("executor"), a stream, a node, which mostly leads one ("node"), a stream that may be made anew ("open
+    stream"), one of which messages may go ("loose stream"), one beside which a mirror may stand ("any stream"), what
+    clients are permitted ("permission"), a disk, or nothing. An "ending" is only done at the end of a round."""
     begin: Callable[[World, Step], bool]
     end: Callable[[World, Step], None] | None = None
     weight: int = 4
@@ -91,6 +93,12 @@ def _first_wakes(world: World, step: Step) -> None:
     """Wake the first one once the second has done something: before that there is nothing to be wrong about."""
     world.wait_for_work(step.target, life=world.crew.clients[step.target].life, patience=60.0)
     world.crew.wake(step.target)
+
+
+def _both(world: World, step: Step) -> None:
+    """Let two be there for some seconds, once the second one has done something, and then one of them."""
+    world.wait_for_work(step.target, life=world.crew.clients[step.target].life, patience=20.0)
+    world.crew.wake(step.target, BESIDE)
 
 
 def _kill_node(world: World, step: Step) -> bool:
@@ -247,6 +255,8 @@ KINDS: dict[str, Kind] = {
     "kill": Kind("overloaded", "client", _kill, weight=8),
     "sleep": Kind("overloaded", "client", _sleep, _wake, weight=6, longest=6.0),
     "second": Kind("copied", "double", _second, _first_wakes, weight=6, longest=4.0),
+    "second beside": Kind("copied", "twin", _second, _both, weight=4, longest=4.0),
+    "name taken": Kind("reused", "heir", _second, _first_wakes, weight=4, longest=4.0),
     "node kill": Kind("overloaded", "node", _kill_node, _start_node, weight=5, longest=2.0, holds_nodes=True),
     "node freeze": Kind("overloaded", "node", _freeze_node, _thaw_node, weight=4, longest=5.0, holds_nodes=True),
     "rolling restart": Kind("moved", "nothing", _restart_all, weight=2),
@@ -274,7 +284,7 @@ KINDS: dict[str, Kind] = {
     "mirror": Kind("mirrored", "any stream", changes.mirror, changes.unmirror, weight=3, longest=8.0, hinders=SHORT),
     "revoke": Kind("refused", "permission", changes.deny, changes.allow, weight=2, longest=4.0),
     "old checkpoint": Kind(
-        "restored", "double", functools.partial(changes.forget, 1), changes.remember, weight=3, longest=5.0
+        "restored", "keeper", functools.partial(changes.forget, 1), changes.remember, weight=3, longest=5.0
     ),
     "old checkpoints": Kind("restored", "ending", functools.partial(changes.forget, 4), changes.remember),
     "old folder": Kind("restored", "ending", changes.copy_folder, changes.put_folder_back),

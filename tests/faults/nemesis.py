@@ -22,6 +22,12 @@ class Aims:
 
     clients: tuple[str, ...] = ()
     doubles: tuple[str, ...] = ()
+    keepers: tuple[str, ...] = ()
+    """Clients that remember in a folder which batches are done."""
+    twins: tuple[str, ...] = ()
+    """Clients of which a second one may go on beside the first for ever."""
+    heirs: tuple[str, ...] = ()
+    """Clients whose name another one takes while they sleep; they end when they hear of it."""
     streams: tuple[str, ...] = ()
     open_streams: tuple[str, ...] = ()
     loose_streams: tuple[str, ...] = ()
@@ -40,6 +46,7 @@ class Aims:
     def of(self, aims: str) -> tuple[str, ...]:
         """Give the targets of a sort."""
         named = {"client": self.clients, "double": self.doubles, "stream": self.streams, "driver": self.drivers}
+        named |= {"keeper": self.keepers, "twin": self.twins, "heir": self.heirs}
         named |= {"executor": self.executors, "node": self.streams or ("",)}
         named |= {"open stream": self.open_streams, "loose stream": self.open_streams + self.loose_streams}
         named |= {"any stream": self.open_streams + self.loose_streams + self.still_streams}
@@ -62,7 +69,7 @@ def plan(seed: int, seconds: float, aims: Aims, nodes: int = 1, pace: float = 2.
     ]
     steps: list[Step] = []
     at = 1.0 + dice.random()
-    while names and at < seconds:
+    while names and round(at, 2) < seconds:
         name = dice.choices(names, [KINDS[one].weight for one in names])[0]
         kind = KINDS[name]
         target = dice.choice(aims.of(kind.aims))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -27,16 +28,19 @@ from tests.faults.plain import Plain, Stored
 from tests.faults.spark_part import Spark, row_of, rows_in
 from tests.faults.transport_parts import Channels, Chunks, Conversations
 
+WINDOW = 5.0  # seconds for which one of the streams knows an id: less than some faults last
+
 
 class Streams(Part):
     """Publishers with a ledger into IN, workers that make OUT of it, and a reader of ranges."""
 
     name = "jetstream"
-    kinds = ("publish", "work", "read")
+    kinds = ("publish", "work", "read", "short")
     aims = Aims(
-        clients=("publish-strict", "publish-sent", "work-1", "work-2", "read-1"),
-        streams=("IN", "OUT"),
-        open_streams=("IN",),
+        clients=("publish-strict", "publish-sent", "short-window", "work-1", "work-2", "read-1"),
+        twins=("work-1", "work-2", "read-1"),
+        streams=("IN", "OUT", "SHORT"),
+        open_streams=("IN", "SHORT"),
         permissions=(
             "publish IN.>",
             "publish OUT.>",
@@ -50,17 +54,19 @@ class Streams(Part):
         world = self.world
         for name in ("IN", "OUT"):
             world.make_stream(name)
+        world.make_stream("SHORT", duplicate_window=int(WINDOW * 1e9))
         consumer = {"durable_name": "work", "ack_policy": "explicit", "ack_wait": 3_000_000_000, "max_deliver": -1}
         consumer |= {"backoff": [3_000_000_000], "num_replicas": world.nodes, "max_ack_pending": 200}
         world.api("CONSUMER.DURABLE.CREATE.IN.work", {"stream_name": "IN", "config": consumer})
         for order in ("strict", "sent"):
             self.add(f"publish-{order}", "publish", stream="IN", order=order)
+        self.add("short-window", "publish", stream="SHORT", order="sent", window=WINDOW)
         for number in (1, 2):
             self.add(f"work-{number}", "work", stream="IN", into="OUT", consumer="work")
         self.add("read-1", "read", stream="IN")
 
     def finish(self) -> None:
-        self.late += self.world.crew.leave("publish-", DRAIN)
+        self.late += self.world.crew.leave("publish-", DRAIN) + self.world.crew.leave("short-", DRAIN)
 
         def empty(plain: Plain) -> bool:
             info = plain.api("CONSUMER.INFO.IN.work")
@@ -70,7 +76,7 @@ class Streams(Part):
         self.late += self.world.crew.leave("work-", DRAIN) + self.world.crew.leave("read-", DRAIN)
 
     def known_consumers(self) -> dict[str, set[str]]:
-        return {"IN": {"work"}, "OUT": set()}
+        return {"IN": {"work"}, "OUT": set(), "SHORT": set()}
 
     def check(self, history: History, faults: Sequence[Window]) -> list[Finding]:
         world = self.world
@@ -80,6 +86,7 @@ class Streams(Part):
         ordered = frozenset({"publish-strict"})
         findings = check_stored(Evidence("publish", "IN", sent, inside, taken, ordered=ordered))
         findings += check_silence("publish", sent, ordered)
+        findings += self._check_short(history.of("short-"))
         findings += check_reads("read", history.of("read-"), taken)
         made = [op_of(message.data) for message in outside]
         if damaged := [message.sequence for message, op in zip(outside, made, strict=True) if op is None]:
@@ -93,6 +100,13 @@ class Streams(Part):
         if alien := sorted(set(named) - {one.op for one in sent.operations}):
             findings.append(Finding(ALIEN, "work", f"results of {shown(alien)}"))
         return findings
+
+    def _check_short(self, sent: History) -> list[Finding]:
+        """Hold the stream that soon forgets ids against what was sent: again only if an id was used again, and late."""
+        found = self.world.asked(lambda plain: plain.read("SHORT"))
+        again = Counter(note["op"] for note in sent.said("again") if not note.get("duplicate"))
+        taken = [one for one in self.world.taken if one.stream == "SHORT"]
+        return check_stored(Evidence("short", "SHORT", sent, found, taken, again=again))
 
 
 def results_taken(workers: History, taken: Sequence[Taken]) -> set[str]:
@@ -115,6 +129,7 @@ class Sink(Part):
     aims = Aims(
         clients=("sink-1",),
         doubles=("sink-1",),
+        keepers=("sink-1",),
         streams=("ROWS",),
         still_streams=("ROWS",),
         permissions=("publish ROWS.>", "publish $PENSTOCK.ROWS.>", "publish $JS.API.STREAM.MSG.GET.ROWS"),

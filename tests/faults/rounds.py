@@ -10,7 +10,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +121,7 @@ def endings_of(
     return [NO_ENDING, *sorted(one for one in found if nodes in KINDS[one[0]].nodes and not KINDS[one[0]].why_not())]
 
 
-_LISTS = ("clients", "doubles", "streams", "open_streams", "loose_streams", "still_streams", "permissions", "drivers")
+_LISTS = tuple(one.name for one in fields(Aims) if one.name not in ("executors", "disk", "kinds"))
 
 
 def waited_for_cores() -> float | None:

@@ -78,6 +78,15 @@ def test_each_sort_of_finding():
     assert kinds(done(1, 2), damaged) == [checker.PAYLOAD]
 
 
+def test_an_id_that_was_used_again_when_it_was_forgotten_may_be_there_so_often():
+    """Once more for each time that it was used again, and no more."""
+    evidence = Evidence("p", "S", History(done(1, 2)), stored(1, 1, 2), again={"p-1-1": 1})
+    assert check_stored(evidence) == []
+    again = check_stored(replace(evidence, found=stored(1, 1, 1, 2)))
+    assert [one.kind for one in again] == [checker.REPEATED]
+    assert [one.kind for one in check_stored(replace(evidence, found=stored(1, 2, 2)))] == [checker.REPEATED]
+
+
 def test_an_excuse_reaches_no_further_than_the_change():
     """A purge excuses what it took; what was sent later, or stood behind it, must be there."""
     purge = Taken("S", until=10.0, most=2)

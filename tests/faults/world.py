@@ -195,11 +195,13 @@ class World:
         return any(taken.takes(replace(one, facts={"seq": sequence})) for taken in changes for sequence in mine)
 
     def wait_for_work(self, client: str, *, life: int = 1, patience: float = 300.0) -> bool:
-        """Wait until a client has got something acknowledged in a life, or in a later one."""
+        """Wait until a client has got something acknowledged, or received something, in a life or in a later one."""
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
             done = read_history([file] if (file := self.folder / f"{client}.jsonl").exists() else [])
             if any(one.outcome == "ok" and one.life >= life for one in done.operations):
+                return True
+            if any(note["life"] >= life for note in done.said("got")):
                 return True
             time.sleep(0.2)
         return False

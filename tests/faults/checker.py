@@ -82,6 +82,7 @@ class Window:
     begin: float
     end: float
     kind: str = ""
+    target: str = ""
 
 
 @dataclass

@@ -157,5 +157,5 @@ class Nemesis:
 
     def _over(self, step: Step, begin: float) -> None:
         """Write down the time in which a step was in the way of clients."""
-        self.faults.append(Window(begin, time.monotonic(), step.kind))
+        self.faults.append(Window(begin, time.monotonic(), step.kind, step.target))
         self.windows.append(Window(begin, min(time.monotonic(), begin + KINDS[step.kind].hinders), step.kind))

@@ -90,7 +90,8 @@ class Part:
             findings.append(Finding(STALL, self.name, f"{shown(self.late)} did not end in {DRAIN:.0f} s when asked to"))
         for kind in self.kinds:
             mine, died = history.of(f"{kind}-"), self.world.crew.died(f"{kind}-")
-            findings += check_endings(kind, mine, died, allowed(kind, faults))
+            streams = {*self.aims.streams, *self.known_consumers()}
+            findings += check_endings(kind, mine, died, allowed(kind, faults, streams, bound * self.slack))
         return findings + self.stalls(history, windows, moments, bound)
 
     def stalls(

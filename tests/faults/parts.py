@@ -158,7 +158,8 @@ class Sink(Part):
 
     def look_before_the_end(self) -> list[Finding]:
         mine = self.recorded("sink-")
-        return check_rows(mine, self.world.asked(lambda plain: plain.read("ROWS")))
+        found = check_rows(mine, self.world.asked(lambda plain: plain.read("ROWS")))
+        return [finding for finding in found if finding.kind != ALIEN]  # it goes on, and has begun more by now
 
     def finish(self) -> None:
         """Let it end, and have what is unfinished written by one more life."""

@@ -398,6 +398,34 @@ def test_what_may_stop_is_read_from_the_table():
     assert allowed("work", [Window(5.0, 5.0, "recreate")])("NotFoundError", "gone", 60.0)
 
 
+def test_an_error_below_one_that_is_allowed_is_another_one():
+    """A lost connection is no refused login, and a stream that is full is not one that is gone."""
+    judge = allowed("publish", [Window(5.0, 6.0, "kill")])
+    found = [judge(name, "text", 5.5) for name in ("LinkError", "LoginError", "DeniedError", "TlsError")]
+    assert found == [True, False, False, False]
+    judge = allowed("publish", [Window(5.0, 6.0, "disk full")])
+    assert [judge(name, "text", 5.5) for name in ("JetStreamError", "NotFoundError")] == [True, False]
+
+
+def test_an_excuse_ends_some_time_after_its_fault():
+    """What passes is over then; what a change took stays gone."""
+    faults = [Window(5.0, 6.0, "kill"), Window(5.0, 6.0, "recreate", "IN")]
+    judge = allowed("publish", faults, ("IN",), 45.0)
+    assert [judge("DeadlineError", "late", moment) for moment in (50.0, 52.0)] == [True, True]  # for the recreation
+    judge = allowed("publish", faults[:1], ("IN",), 45.0)
+    assert [judge("DeadlineError", "late", moment) for moment in (50.0, 52.0)] == [True, False]
+    assert allowed("publish", faults, ("IN",), 45.0)("DataLossError", "The stream IN was set back.", 500.0)
+
+
+def test_a_loss_is_told_with_the_stream_that_was_changed():
+    """One that names no stream, or another one, is not clear; a store that is set back is one of all streams."""
+    judge = allowed("publish", [Window(5.0, 6.0, "recreate", "SHORT")], ("IN", "SHORT"))
+    texts = ("The stream SHORT is gone.", "The stream IN is gone.", "Messages are gone.", "SHORTER is gone.")
+    assert [judge("DataLossError", text, 7.0) for text in texts] == [True, False, False, False]
+    judge = allowed("publish", [Window(5.0, 6.0, "restore store")], ("IN", "SHORT"))
+    assert [judge("DataLossError", text, 7.0) for text in texts] == [True, True, False, False]
+
+
 def test_what_is_done_later_excuses_nothing_earlier():
     """An error is allowed by what had begun when it came; it may outlast that, and the clock rounds a little."""
     judge = allowed("read", [Window(20.0, 21.0, "purge"), Window(5.0, 6.0, "purge"), Window(9.0, 9.5, "kill")])

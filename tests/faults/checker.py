@@ -164,26 +164,41 @@ def _check_order(
     return [Finding(ORDER, evidence.part, shown(wrong))] if wrong else []
 
 
-def check_silence(part: str, history: History, ordered: Iterable[str]) -> list[Finding]:
+def check_silence(part: str, history: History) -> list[Finding]:
     """See that a client whose acknowledged sequences went back was told so: its stream is not the one that it was.
 
-    It is asked of clients that wait for each ack; what is sent side by side may be stored in another order.
+    A message that was sent after another one was acknowledged stands behind that one. If it does not, the client must
+    have told of it, or stopped, since that ack: what was told of an earlier change is no word on this one.
     """
-    mine = set(ordered)
     lives: dict[tuple[str, int], list[Operation]] = defaultdict(list)
     for one in history.operations:
-        if one.client in mine and one.outcome == "ok" and "seq" in one.facts and not one.facts.get("duplicate"):
+        if one.outcome == "ok" and one.ended is not None and "seq" in one.facts and not one.facts.get("duplicate"):
             lives[one.client, one.life].append(one)
-    told = {(note["client"], note["life"]) for note in history.said("told") + history.said("stopped")}
+    told: dict[tuple[str, int], float] = defaultdict(lambda: float("-inf"))
+    for note in history.said("told") + history.said("stopped"):
+        life = note["client"], note["life"]
+        told[life] = max(told[life], note["t"])
     wrong = []
     for life, done in lives.items():
-        highest = 0
-        for one in sorted(done, key=lambda one: one.invoked):
-            if one.facts["seq"] < highest and life not in told:
-                wrong.append(f"{one.op} has sequence {one.facts['seq']} after {highest}")
-                break
-            highest = max(highest, one.facts["seq"])
+        if one := _first_back(done, told[life]):
+            wrong.append(f"{one[0].op} has sequence {one[0].facts['seq']} after {one[1]}")
     return [Finding(SILENT, part, shown(wrong))] if wrong else []
+
+
+def _first_back(done: Sequence[Operation], told: float) -> tuple[Operation, int] | None:
+    """Give what stands before a message that was acknowledged when it was sent, if nothing was told since that ack."""
+    acks = sorted(done, key=lambda one: one.ended or 0.0)
+    place, highest, since = 0, 0, 0.0
+    for one in sorted(done, key=lambda one: one.invoked):
+        while place < len(acks) and (acks[place].ended or 0.0) < one.invoked:
+            if acks[place].facts["seq"] > highest:
+                highest, since = acks[place].facts["seq"], acks[place].ended or 0.0
+            place += 1
+        if one.facts["seq"] < highest:
+            if told < since:
+                return one, highest
+            highest = one.facts["seq"]  # it was told: what comes is behind this one
+    return None
 
 
 def check_reads(part: str, history: History, taken: Sequence[Taken] = ()) -> list[Finding]:

@@ -85,7 +85,7 @@ class Streams(Part):
         taken = [one for one in world.taken if one.stream == "IN"]
         ordered = frozenset({"publish-strict"})
         findings = check_stored(Evidence("publish", "IN", sent, inside, taken, ordered=ordered))
-        findings += check_silence("publish", sent, ordered)
+        findings += check_silence("publish", sent)
         findings += self._check_short(history.of("short-"))
         findings += check_reads("read", history.of("read-"), taken)
         made = [op_of(message.data) for message in outside]
@@ -106,7 +106,7 @@ class Streams(Part):
         found = self.world.asked(lambda plain: plain.read("SHORT"))
         again = Counter(note["op"] for note in sent.said("again") if not note.get("duplicate"))
         taken = [one for one in self.world.taken if one.stream == "SHORT"]
-        return check_stored(Evidence("short", "SHORT", sent, found, taken, again=again))
+        return check_stored(Evidence("short", "SHORT", sent, found, taken, again=again)) + check_silence("short", sent)
 
 
 def results_taken(workers: History, taken: Sequence[Taken]) -> set[str]:

@@ -6,7 +6,18 @@ import time
 from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 
-from tests.faults.checker import ALIEN, LOST, Evidence, Finding, Taken, Window, check_made, check_stored, shown
+from tests.faults.checker import (
+    ALIEN,
+    LOST,
+    Evidence,
+    Finding,
+    Taken,
+    Window,
+    check_made,
+    check_silence,
+    check_stored,
+    shown,
+)
 from tests.faults.clients.spark import rows_of as named_rows
 from tests.faults.history import History, Operation, op_of, read_history
 from tests.faults.nemesis import Aims
@@ -113,9 +124,10 @@ class Spark(Part):
         world, mine = self.world, history.of("spark-")
         source, target, named = (world.asked(lambda p, n=n: p.read(n)) for n in ("SIN", "SOUT", "SBATCH"))
         taken = [one for one in world.taken if one.stream == "SIN"]
+        silent = check_silence("feed", history.of("feed-"))
         kept = {one.op for one in self.written if not world.takes("SOUT", one)}
         findings = check_pipeline(history.of("feed-"), source, target, taken, over=self.is_over(mine), kept=kept)
-        return findings + check_writes(mine, named, lambda one: world.takes("SBATCH", one))
+        return findings + silent + check_writes(mine, named, lambda one: world.takes("SBATCH", one))
 
 
 def check_pipeline(

@@ -96,13 +96,26 @@ def test_an_excuse_reaches_no_further_than_the_change():
 
 
 def test_sequences_that_go_back_are_silent_unless_told():
-    """A life whose acknowledged sequences go back without a word is found; with a word it is not."""
-    back = [*done(5), *done(6)]
-    back[1].facts["seq"] = 2
-    found = checker.check_silence("p", History(back), {"p"})
-    assert [finding.kind for finding in found] == [checker.SILENT]
-    told = {"t": 6.0, "is": "told", "client": "p", "life": 1, "error": "DataLossError", "text": "gone"}
-    assert checker.check_silence("p", History(back, [told]), {"p"}) == []
+    """A life whose acknowledged sequences go back without a word is found; a word of that, and not of before, helps."""
+    back = done(4, 5, 6, 7)
+    back[2].facts["seq"], back[3].facts["seq"] = 2, 3
+
+    def found(*told: float) -> list[str]:
+        notes = [{"t": moment, "is": "told", "client": "p", "life": 1, "error": "DataLossError"} for moment in told]
+        return [finding.kind for finding in checker.check_silence("p", History(back, notes))]
+
+    assert found() == [checker.SILENT]
+    assert found(5.0) == [checker.SILENT]  # before what was lost was acknowledged
+    assert found(6.5) == []
+
+
+def test_what_is_sent_side_by_side_may_be_stored_in_another_order():
+    """Only what was sent when another one was acknowledged stands behind that."""
+    one, two = done(1, 2)
+    one.facts["seq"], one.ended = 3, 2.2
+    assert checker.check_silence("p", History([one, two])) == []
+    one.ended = 1.9
+    assert [finding.kind for finding in checker.check_silence("p", History([one, two]))] == [checker.SILENT]
 
 
 def test_a_read_with_a_gap():

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tests.faults import checker
+from tests.faults.checker import Taken
 from tests.faults.clients.chunks import digest, other, payload
-from tests.faults.transport_parts import check_payloads, in_time
+from tests.faults.transport_parts import check_payloads, check_told, in_time
 
 OP = "stored-sender-1-6"
 FIRST, SECOND = (OP, digest(payload(OP))), (OP, digest(other(OP)))
@@ -36,6 +37,16 @@ def test_an_id_that_is_free_again_may_be_another_payload_and_never_a_mixture() -
     assert kinds([FIRST, SECOND], {OP}, stored=True) == []
     assert kinds([(OP, digest(payload(OP)[:5] + other(OP)[5:]))], {OP}, stored=True) == [checker.PAYLOAD]
     assert kinds([SECOND], {OP}) == [checker.PAYLOAD]
+
+
+def test_a_gateway_that_was_there_says_that_its_stream_was_set_back() -> None:
+    """One that began since, or whose stream lost nothing, need not; one word of it is enough."""
+    back = [Taken("S", 10.0, begun=9.0)]
+    begun = [{"t": 1.0}]
+    assert [one.kind for one in check_told(back, begun, "serving")] == [checker.SILENT]
+    assert check_told(back, begun, "The stream S is another stream now") == []
+    assert check_told([], begun, "serving") == []
+    assert check_told(back, [{"t": 1.0}, {"t": 9.5}], "serving") == []
 
 
 def test_what_came_to_a_life_that_slept_is_not_newer_than_the_next_one() -> None:

@@ -13,6 +13,7 @@ from tests.faults.checker import (
     LOST,
     PAYLOAD,
     REPEATED,
+    SILENT,
     Evidence,
     Finding,
     Taken,
@@ -89,11 +90,14 @@ class Chunks(Part):
                 ]
                 if lost := sorted(set(done) - {op for op, _ in got}):
                     findings.append(Finding(LOST, kind, f"never given to a reader: {shown(lost)}"))
-                findings += self._check_stream(done)
+                findings += self._check_stream(done, set(sent))
         return findings
 
-    def _check_stream(self, done: Sequence[str]) -> list[Finding]:
-        """Put the chunks of the stream together by hand, and compare: what was acknowledged is there whole."""
+    def _check_stream(self, done: Sequence[str], begun: Collection[str]) -> list[Finding]:
+        """Put the chunks of the stream together by hand, and compare: what was acknowledged is there whole.
+
+        Nobody is promised a word of a payload that was stored, and taken later: senders keep none of it.
+        """
         whole: dict[str, dict[int, bytes]] = {}
         for message in self.world.asked(lambda plain: plain.read("CHUNKS")):
             place = int(message.headers.get("x-offset", "0"))
@@ -103,7 +107,10 @@ class Chunks(Part):
             chunks = whole.get(op, {})
             if b"".join(chunks[place] for place in sorted(chunks)) != payload(op):
                 wrong.append(f"{op} ({len(chunks)} chunks)")
-        return [Finding(LOST, "stored", f"not whole in the stream: {shown(wrong)}")] if wrong else []
+        findings = [Finding(LOST, "stored", f"not whole in the stream: {shown(wrong)}")] if wrong else []
+        if alien := sorted(set(whole) - set(begun)):
+            findings.append(Finding(ALIEN, "stored", f"chunks of {shown(alien)}"))
+        return findings
 
 
 def check_payloads(
@@ -189,6 +196,11 @@ class Channels(Part):
         self._drained(all_come, "the subscriber of the channel")
         self.late += self.world.crew.leave("old-", DRAIN) + self.world.crew.leave("channels-", DRAIN)
 
+    def _stood(self, sent: History) -> list[Operation]:
+        """Give what was acknowledged, at each place where it was seen."""
+        done = [one for one in sent.operations if one.outcome == "ok"]
+        return [replace(one, facts={"seq": seq}) for one in done for seq in self.world.seen.get((STREAM, one.op), ())]
+
     def known_consumers(self) -> dict[str, set[str]]:
         return {STREAM: set(), state_stream(CLUSTER): set()}
 
@@ -209,9 +221,25 @@ class Channels(Part):
         set_back = [one for one in world.taken if one.stream == STREAM and one.most is None]
         if wrong := check_marks(in_time(heard, mine.said("begin")), sent, set_back):
             findings.append(Finding(REPEATED, "channels", shown(wrong)))
+        took = [one for one in set_back if any(one.takes(sent_one) for sent_one in self._stood(sent))]
+        log = (world.folder / "channels-gateway.log").read_text(errors="replace")
+        findings += check_told(took, history.of("channels-gateway").said("begin"), log)
         if damaged := [note["seq"] for note in heard if note["op"] == "?"]:
             findings.append(Finding(PAYLOAD, "channels", f"sequences {shown(damaged)}"))
         return findings
+
+
+TELLS = ("older copy", "another stream", "is made again")  # how a gateway names a stream that is not what it was
+
+
+def check_told(took: Sequence[Taken], begun: Sequence[dict[str, Any]], log: str) -> list[Finding]:
+    """See that a gateway said that a stream is not the one that it was, if it was there before and after that."""
+    lives = [note["t"] for note in begun]
+    known = [one for one in took if any(moment < one.since for moment in lives)]
+    same = [one for one in known if not any(one.since <= moment for moment in lives)]
+    if same and not any(words in log for words in TELLS):
+        return [Finding(SILENT, "channels", f"the gateway does not say that {same[0].stream} was set back")]
+    return []
 
 
 def in_time(heard: Sequence[dict[str, Any]], begun: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tools.reliability_page import PAGE, commit, with_run
 
 from tests.faults import checker, clock
 from tests.faults.allowed import allowed
@@ -444,42 +443,6 @@ def test_what_is_done_later_excuses_nothing_earlier():
     judge = allowed("read", [Window(20.0, 21.0, "purge"), Window(5.0, 6.0, "purge"), Window(9.0, 9.5, "kill")])
     assert [judge("DataLossError", "gone", moment) for moment in (4.9, 4.9999, 6.5)] == [False, True, True]
     assert [judge("DeadlineError", "late", moment) for moment in (8.5, 9.0)] == [False, True]
-
-
-def test_a_run_writes_its_row_into_the_page():
-    """A command has one row, that of its last run."""
-    page = "## What the runs found\n\n| command |\n|---|\n\nMore.\n\n## Faults by kind\n\nnone\n\n"
-    run = {
-        "command": "make faults SEED=1",
-        "commit": "1234abcd+",
-        "rounds": 2,
-        "faults": {"kill": 3},
-        "operations": {"ok": 1000},
-    }
-    run |= {"told": {}, "findings": [], "skipped": {"clock jump": "no"}}
-    text = with_run(with_run(page, run), {**run, "rounds": 3})
-    assert text.count("`make faults SEED=1`") == 2
-    assert "| `make faults SEED=1` | 1234abcd+ | 3 | 3 | 1,000, 0, 0 | none | 0 |" in text
-
-
-def test_a_run_names_the_commit_it_ran_at(tmp_path: Path):
-    """It is the short name of it; a + says that something was changed or added since; outside it is not known."""
-    env = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
-
-    def git(*words: str) -> str:
-        who = ("-c", "user.name=somebody", "-c", "user.email=somebody@localhost")
-        done = subprocess.run(["git", *who, *words], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
-
-    assert commit(tmp_path) == "–"
-    git("init", "-q")
-    git("commit", "-q", "--allow-empty", "-m", "first")
-    page = tmp_path / PAGE
-    page.parent.mkdir(parents=True)
-    page.touch()  # a run before this one wrote its row
-    assert commit(tmp_path) == git("rev-parse", "--short", "HEAD")
-    (tmp_path / "new").touch()
-    assert commit(tmp_path) == git("rev-parse", "--short", "HEAD") + "+"
 
 
 def test_a_round_says_how_busy_the_machine_was():

@@ -51,7 +51,6 @@ def test_a_few_faults_of_what_travels_beside_streams() -> None:
         Step(9, 7.2, "revoke", "publish faults0", 1.0),
         Step(10, 8.5, "purge", "CHUNKS"),
         Step(11, 9.0, "revoke", "publish chan.>", 1.0),
-        Step(12, 9.5, "name taken", "old-publisher", 0.5),
     ]
     outcome = run_round(Setting(6, 10.0, ("chunks", "bus", "channels"), steps=tuple(steps)), print)
     assert not outcome.findings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -89,3 +90,22 @@ async def test_a_message_that_is_gone_is_not_answered_for(nc, shaky: Any, unique
     await assets.delete_stream(nc, name)
     with pytest.raises(DeadlineError, match="may be delivered again"):
         await delivery.in_progress(sync=True, timeout=10.0)
+
+
+async def test_a_login_that_may_not_look_lets_the_message_come_again(unique: Callable[..., str]):
+    """Without a look nobody knows whose sequence it is: the ack is not repeated, and that is told."""
+    name = unique("ACK")
+    users = (
+        'authorization { users: [ {user: "all", password: "x"}, {user: "some", password: "x", '
+        f'permissions: {{publish: {{deny: ["$JS.API.STREAM.MSG.GET.{name}"]}}}}}} ] }}\n'
+    )
+    with Server(auth=False, config=users) as server, relayed(server) as relay:
+        admin = server.url.replace("nats://", "nats://all:x@")
+        limited = f"nats://some:x@{urlsplit(relay.url(server)).netloc.rpartition('@')[2]}"
+        async with await connect(admin) as nc, await connect(limited, reconnect_wait=0.05) as client:
+            await filled(nc, name, b"old")
+            delivery = await one(client, name)
+            await broken(relay, client)
+            with pytest.raises(DeadlineError, match="may be delivered again"):
+                await delivery.ack_sync(timeout=10.0)
+            assert await unacknowledged(nc, name) == 1

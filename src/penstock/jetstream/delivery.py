@@ -101,7 +101,8 @@ class Delivery(Msg):
         self._connection, self.sid, self._subject, self._reply = client, 0, subject, reply
         self.data, self.header_block, self._headers = data, block, UNREAD
         self._place: Place | None = None
-        self._stretch = client.stretch  # of the connection in which its sequence is known to be this message's
+        # The stretch of the connection in which its sequence is known to be this message's.
+        self._stretch = client._lifeline.stretch
         self.settled = False
         """Whether it was acknowledged, refused or given back."""
 

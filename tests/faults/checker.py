@@ -6,7 +6,7 @@ Each gives findings. What a change of the world took by right is known to the ch
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -53,6 +53,15 @@ class Taken:
     until: float
     above: int = 0
     most: int | None = None
+    begun: float | None = None
+    """When the change began, if it took its time: who notices it may tell of it from then on."""
+    blind: bool = False
+    """Whether messages may have come and gone that nobody saw, between the look before the change and its end."""
+
+    @property
+    def since(self) -> float:
+        """When it began."""
+        return self.until if self.begun is None else self.begun
 
     def takes(self, one: Operation) -> bool:
         """Tell whether an operation may be gone for this reason."""
@@ -60,6 +69,10 @@ class Taken:
         return one.invoked <= self.until and (
             sequence is None or (sequence > self.above and (self.most is None or sequence <= self.most))
         )
+
+    def may_take_unseen(self, one: Operation) -> bool:
+        """Tell whether an operation may be gone that was not there yet when somebody looked."""
+        return self.blind and one.invoked <= self.until and (one.ended is None or one.ended >= self.since)
 
 
 @dataclass(frozen=True)
@@ -69,6 +82,7 @@ class Window:
     begin: float
     end: float
     kind: str = ""
+    target: str = ""
 
 
 @dataclass
@@ -85,6 +99,8 @@ class Evidence:
     """Clients that were promised order."""
     repeats: str = "never"
     """"never", or "unsure": what had no ack may be there again, because its sender sent it again."""
+    again: Mapping[str, int] = field(default_factory=dict)
+    """How many times more than once something may be there, because its id was used again when it was forgotten."""
     name: Callable[[Stored], str | None] = field(default=lambda message: op_of(message.data))
 
 
@@ -116,7 +132,8 @@ def check_stored(evidence: Evidence) -> list[Finding]:
     if lost:
         text = shown(f"{one.op} (sequence {one.facts.get('seq')})" for one in lost)
         findings.append(Finding(LOST, part, text))
-    repeated = [name for name, count in counts.items() if count > 1 and _once(evidence, sent.get(name))]
+    often = {name: count for name, count in counts.items() if count > 1 + evidence.again.get(name, 0)}
+    repeated = [name for name in often if _once(evidence, sent.get(name))]
     if repeated:
         findings.append(Finding(REPEATED, part, shown(f"{name} {counts[name]} times" for name in repeated)))
     return findings + _check_order(evidence, names, sent)
@@ -147,26 +164,41 @@ def _check_order(
     return [Finding(ORDER, evidence.part, shown(wrong))] if wrong else []
 
 
-def check_silence(part: str, history: History, ordered: Iterable[str]) -> list[Finding]:
+def check_silence(part: str, history: History) -> list[Finding]:
     """See that a client whose acknowledged sequences went back was told so: its stream is not the one that it was.
 
-    It is asked of clients that wait for each ack; what is sent side by side may be stored in another order.
+    A message that was sent after another one was acknowledged stands behind that one. If it does not, the client must
+    have told of it, or stopped, since that ack: what was told of an earlier change is no word on this one.
     """
-    mine = set(ordered)
     lives: dict[tuple[str, int], list[Operation]] = defaultdict(list)
     for one in history.operations:
-        if one.client in mine and one.outcome == "ok" and "seq" in one.facts and not one.facts.get("duplicate"):
+        if one.outcome == "ok" and one.ended is not None and "seq" in one.facts and not one.facts.get("duplicate"):
             lives[one.client, one.life].append(one)
-    told = {(note["client"], note["life"]) for note in history.said("told") + history.said("stopped")}
+    told: dict[tuple[str, int], float] = defaultdict(lambda: float("-inf"))
+    for note in history.said("told") + history.said("stopped"):
+        life = note["client"], note["life"]
+        told[life] = max(told[life], note["t"])
     wrong = []
     for life, done in lives.items():
-        highest = 0
-        for one in sorted(done, key=lambda one: one.invoked):
-            if one.facts["seq"] < highest and life not in told:
-                wrong.append(f"{one.op} has sequence {one.facts['seq']} after {highest}")
-                break
-            highest = max(highest, one.facts["seq"])
+        if one := _first_back(done, told[life]):
+            wrong.append(f"{one[0].op} has sequence {one[0].facts['seq']} after {one[1]}")
     return [Finding(SILENT, part, shown(wrong))] if wrong else []
+
+
+def _first_back(done: Sequence[Operation], told: float) -> tuple[Operation, int] | None:
+    """Give what stands before a message that was acknowledged when it was sent, if nothing was told since that ack."""
+    acks = sorted(done, key=lambda one: one.ended or 0.0)
+    place, highest, since = 0, 0, 0.0
+    for one in sorted(done, key=lambda one: one.invoked):
+        while place < len(acks) and (acks[place].ended or 0.0) < one.invoked:
+            if acks[place].facts["seq"] > highest:
+                highest, since = acks[place].facts["seq"], acks[place].ended or 0.0
+            place += 1
+        if one.facts["seq"] < highest:
+            if told < since:
+                return one, highest
+            highest = one.facts["seq"]  # it was told: what comes is behind this one
+    return None
 
 
 def check_reads(part: str, history: History, taken: Sequence[Taken] = ()) -> list[Finding]:

@@ -6,7 +6,6 @@ import functools
 import shutil
 import signal
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -15,12 +14,12 @@ from typing import Any
 
 from penstock.errors import ServerError
 from penstock.server import Node
-from tests.faults import clock
-from tests.faults.checker import Taken
+from tests.faults import changes, clock
 from tests.faults.plain import PlainError
 from tests.faults.world import World, mount, unmount
 
 WORKER, EXECUTOR = "pyspark.daemon", "CoarseGrainedExecutorBackend"  # what stands in the commands of Spark's processes
+BESIDE = 5.0  # seconds for which two clients of one name may be there, if neither has to end
 SHORT = 3.0  # seconds for which a fault is in the way that nobody has to wait out
 JUMPS = (-86_400, -3_600, -30, 30, 3_600, 86_400)  # seconds by which a clock is set anew
 
@@ -47,10 +46,11 @@ class Kind:
 
     change: str
     aims: str
-    """What its target is: a client, one that can be there twice ("double"), a driver, one whose executors are processes
-    ("executor"), a stream, a node, which mostly leads one ("node"), a stream that may be changed ("open stream"), one
-    of which messages may go ("loose stream"), what clients are permitted ("permission"), a disk, or nothing. An
-    "ending" is only done at the end of a round."""
+    """What its target is: a client, one that can be there twice for a while ("double") or for ever ("twin"), one whose
+    name another may take ("heir"), one that remembers what it did in a folder ("keeper"), a driver, one whose executors
+    are processes ("executor"), a stream, a node, which mostly leads one ("node"), a stream that may be made anew ("open
+    stream"), one of which messages may go ("loose stream"), one beside which a mirror may stand ("any stream"), what
+    clients are permitted ("permission"), a disk, or nothing. An "ending" is only done at the end of a round."""
     begin: Callable[[World, Step], bool]
     end: Callable[[World, Step], None] | None = None
     weight: int = 4
@@ -66,7 +66,7 @@ class Kind:
     @property
     def asks(self) -> bool:
         """Whether it needs nodes that answer."""
-        return self.aims in ("open stream", "loose stream", "ending", "disk") or self.change in (
+        return self.aims in ("open stream", "loose stream", "any stream", "ending", "disk") or self.change in (
             "restored",
             "moved",
             "copied",
@@ -93,6 +93,12 @@ def _first_wakes(world: World, step: Step) -> None:
     """Wake the first one once the second has done something: before that there is nothing to be wrong about."""
     world.wait_for_work(step.target, life=world.crew.clients[step.target].life, patience=60.0)
     world.crew.wake(step.target)
+
+
+def _both(world: World, step: Step) -> None:
+    """Let two be there for some seconds, once the second one has done something, and then one of them."""
+    world.wait_for_work(step.target, life=world.crew.clients[step.target].life, patience=20.0)
+    world.crew.wake(step.target, BESIDE)
 
 
 def _kill_node(world: World, step: Step) -> bool:
@@ -188,135 +194,6 @@ def _heal_and_cut(world: World, step: Step) -> None:
     world.wires.heal()
 
 
-# -- changes of the world --------------------------------------------------------------------------------------------
-
-
-def _purge(world: World, step: Step) -> bool:
-    last = world.look(step.target)
-    world.api(f"STREAM.PURGE.{step.target}", {"seq": last + 1} if last is not None else None)
-    state = world.asked(lambda plain: plain.state(step.target))
-    world.taken.append(Taken(step.target, time.monotonic(), most=int(state["first_seq"]) - 1))
-    return True
-
-
-def _delete(world: World, step: Step) -> bool:
-    """Remove a few messages one by one."""
-    world.look(step.target)
-    state = world.asked(lambda plain: plain.state(step.target))
-    first, last = int(state["first_seq"]), int(state["last_seq"])
-    some = sorted({first + int((last - first) * share * step.dice) for share in (0.2, 0.5, 0.9, 1.0)} - {0})
-    for sequence in some if last >= first else ():
-        with suppress(PlainError, OSError), world.plain() as plain:
-            plain.api(f"STREAM.MSG.DELETE.{step.target}", {"seq": sequence})
-        world.taken.append(Taken(step.target, time.monotonic(), above=sequence - 1, most=sequence))
-    return last >= first
-
-
-def _limit(world: World, step: Step) -> bool:
-    config = world.asked(lambda plain: plain.state(step.target))["config"]
-    world.api(f"STREAM.UPDATE.{step.target}", {**config, "max_msgs": 20 + int(100 * step.dice)})
-    return True
-
-
-def _unlimit(world: World, step: Step) -> None:
-    config = world.asked(lambda plain: plain.state(step.target))["config"]
-    world.api(f"STREAM.UPDATE.{step.target}", {**config, "max_msgs": -1})
-    state = world.asked(lambda plain: plain.state(step.target))
-    world.taken.append(Taken(step.target, time.monotonic(), most=int(state["first_seq"]) - 1))
-
-
-def _recreate(world: World, step: Step) -> bool:
-    """Delete a stream and make it anew, with its consumers, as an operator would."""
-
-    def consumers(plain: Any) -> list[dict[str, Any]]:
-        listed = plain.api(f"CONSUMER.LIST.{step.target}").get("consumers") or []
-        return [one["config"] for one in listed if one["config"].get("durable_name")]
-
-    config = world.asked(lambda plain: plain.state(step.target))["config"]
-    durable = world.asked(consumers)
-    world.api(f"STREAM.DELETE.{step.target}")
-    world.api(f"STREAM.CREATE.{step.target}", config)
-    for one in durable:
-        asked = {"stream_name": step.target, "config": one}
-        world.api(f"CONSUMER.DURABLE.CREATE.{step.target}.{one['durable_name']}", asked)
-    world.taken.append(Taken(step.target, time.monotonic()))
-    return True
-
-
-def _copy_store(world: World, step: Step) -> bool:
-    world.copy_store()
-    return True
-
-
-def _put_store_back(world: World, step: Step) -> None:
-    world.put_store_back()
-
-
-def _mirror(world: World, step: Step) -> bool:
-    """Have a mirror that answers for its stream, and holds less."""
-    name = f"MIRROR_{step.number}"
-    config = {"name": name, "mirror": {"name": step.target}, "mirror_direct": True, "allow_direct": True}
-    world.api(f"STREAM.CREATE.{name}", {**config, "num_replicas": 1})
-    wanted = int(world.asked(lambda plain: plain.state(step.target))["last_seq"])
-    deadline = time.monotonic() + 10
-    while int(world.asked(lambda plain: plain.state(name))["last_seq"]) < wanted and time.monotonic() < deadline:
-        time.sleep(0.1)
-    world.api(f"STREAM.PURGE.{name}", {"keep": 3})
-    return True
-
-
-def _unmirror(world: World, step: Step) -> None:
-    with suppress(PlainError):
-        world.api(f"STREAM.DELETE.MIRROR_{step.number}")
-
-
-def _deny(world: World, step: Step) -> bool:
-    world.permit(step.target)
-    return True
-
-
-def _allow(world: World, step: Step) -> None:
-    world.permit()
-
-
-def _forget(most: int, world: World, step: Step) -> bool:
-    """Set the checkpoint of a client back by some batches, for a while; nobody writes there meanwhile."""
-    folder = Path(world.crew.clients[step.target].given["checkpoint"])
-    with world.crew.resting(step.target):
-        done = sorted((int(file.name) for file in folder.iterdir()), reverse=True)[:most]
-        for number in done:
-            (folder / str(number)).unlink(missing_ok=True)
-    world.kept["forgotten", step.number] = done
-    return bool(done)
-
-
-def _remember(world: World, step: Step) -> None:
-    """Put the newest checkpoint back, as whoever was told that the old one is too old."""
-    folder = Path(world.crew.clients[step.target].given["checkpoint"])
-    with world.crew.resting(step.target):
-        for number in world.kept.pop(("forgotten", step.number)):
-            (folder / str(number)).touch()
-
-
-def _copy_folder(world: World, step: Step) -> bool:
-    """Keep a copy of a checkpoint as it is while nobody writes there."""
-    world.crew.kill(step.target)
-    folder = Path(world.crew.clients[step.target].given["checkpoint"])
-    if not folder.exists():
-        return False
-    shutil.copytree(folder, world.folder / "checkpoint-copy")
-    return True
-
-
-def _put_folder_back(world: World, step: Step) -> None:
-    """Put the older copy in its place."""
-    folder = Path(world.crew.clients[step.target].given["checkpoint"])
-    world.kept["set back"] = time.monotonic()
-    with world.crew.resting(step.target):
-        shutil.rmtree(folder)
-        shutil.copytree(world.folder / "checkpoint-copy", folder)
-
-
 def _kill_one(word: str, world: World, step: Step) -> bool:
     return world.crew.signal_one_of(step.target, word, step.dice, signal.SIGKILL) != 0
 
@@ -378,6 +255,8 @@ KINDS: dict[str, Kind] = {
     "kill": Kind("overloaded", "client", _kill, weight=8),
     "sleep": Kind("overloaded", "client", _sleep, _wake, weight=6, longest=6.0),
     "second": Kind("copied", "double", _second, _first_wakes, weight=6, longest=4.0),
+    "second beside": Kind("copied", "twin", _second, _both, weight=4, longest=4.0),
+    "name taken": Kind("reused", "heir", _second, _first_wakes, weight=4, longest=4.0),
     "node kill": Kind("overloaded", "node", _kill_node, _start_node, weight=5, longest=2.0, holds_nodes=True),
     "node freeze": Kind("overloaded", "node", _freeze_node, _thaw_node, weight=4, longest=5.0, holds_nodes=True),
     "rolling restart": Kind("moved", "nothing", _restart_all, weight=2),
@@ -392,16 +271,23 @@ KINDS: dict[str, Kind] = {
     ),
     "refuse": Kind("overloaded", "nothing", _refuse, _heal_wires, weight=3, longest=4.0),
     "delay": Kind("overloaded", "nothing", _delay, _heal_wires, weight=3, longest=6.0, hinders=SHORT),
-    "purge": Kind("trimmed", "loose stream", _purge, weight=2),
-    "delete": Kind("trimmed", "loose stream", _delete, weight=2),
-    "limits": Kind("trimmed", "open stream", _limit, _unlimit, weight=2, longest=3.0),
-    "recreate": Kind("replaced", "open stream", _recreate, weight=2),
-    "restore store": Kind("restored", "nothing", _copy_store, _put_store_back, weight=2, longest=8.0, nodes=(1,)),
-    "mirror": Kind("mirrored", "loose stream", _mirror, _unmirror, weight=3, longest=8.0, hinders=SHORT),
-    "revoke": Kind("refused", "permission", _deny, _allow, weight=2, longest=4.0),
-    "old checkpoint": Kind("restored", "double", functools.partial(_forget, 1), _remember, weight=3, longest=5.0),
-    "old checkpoints": Kind("restored", "ending", functools.partial(_forget, 4), _remember),
-    "old folder": Kind("restored", "ending", _copy_folder, _put_folder_back),
+    "purge": Kind("trimmed", "loose stream", changes.purge, weight=2),
+    "delete": Kind("trimmed", "loose stream", changes.delete, weight=2),
+    "limits": Kind("trimmed", "loose stream", changes.limit, changes.unlimit, weight=2, longest=3.0),
+    "recreate": Kind("replaced", "open stream", changes.recreate, weight=2),
+    "restore store": Kind(
+        "restored", "nothing", changes.copy_store, changes.put_store_back, weight=2, longest=8.0, nodes=(1,)
+    ),
+    "restore stream": Kind(
+        "restored", "loose stream", changes.copy_stream, changes.put_stream_back, weight=2, longest=8.0
+    ),
+    "mirror": Kind("mirrored", "any stream", changes.mirror, changes.unmirror, weight=3, longest=8.0, hinders=SHORT),
+    "revoke": Kind("refused", "permission", changes.deny, changes.allow, weight=2, longest=4.0),
+    "old checkpoint": Kind(
+        "restored", "keeper", functools.partial(changes.forget, 1), changes.remember, weight=3, longest=5.0
+    ),
+    "old checkpoints": Kind("restored", "ending", functools.partial(changes.forget, 4), changes.remember),
+    "old folder": Kind("restored", "ending", changes.copy_folder, changes.put_folder_back),
     "kill worker": Kind("overloaded", "driver", functools.partial(_kill_one, WORKER), weight=6),
     "sleep worker": Kind(
         "overloaded", "driver", functools.partial(_stop_one, WORKER), _wake_one, weight=4, longest=8.0

@@ -22,10 +22,18 @@ class Aims:
 
     clients: tuple[str, ...] = ()
     doubles: tuple[str, ...] = ()
+    keepers: tuple[str, ...] = ()
+    """Clients that remember in a folder which batches are done."""
+    twins: tuple[str, ...] = ()
+    """Clients of which a second one may go on beside the first for ever."""
+    heirs: tuple[str, ...] = ()
+    """Clients whose name another one takes while they sleep; they end when they hear of it."""
     streams: tuple[str, ...] = ()
     open_streams: tuple[str, ...] = ()
     loose_streams: tuple[str, ...] = ()
-    """Streams of which messages may go, and nothing else may be changed."""
+    """Streams of which messages may go, or that may be set back, and that are not made anew."""
+    still_streams: tuple[str, ...] = ()
+    """Streams of which nothing may go before the end of a round; a mirror may stand beside them."""
     permissions: tuple[str, ...] = ()
     """What may be taken from the clients for a while, such as "publish IN.>"."""
     drivers: tuple[str, ...] = ()
@@ -38,8 +46,10 @@ class Aims:
     def of(self, aims: str) -> tuple[str, ...]:
         """Give the targets of a sort."""
         named = {"client": self.clients, "double": self.doubles, "stream": self.streams, "driver": self.drivers}
+        named |= {"keeper": self.keepers, "twin": self.twins, "heir": self.heirs}
         named |= {"executor": self.executors, "node": self.streams or ("",)}
         named |= {"open stream": self.open_streams, "loose stream": self.open_streams + self.loose_streams}
+        named |= {"any stream": self.open_streams + self.loose_streams + self.still_streams}
         named |= {"permission": self.permissions, "ending": (), "disk": (self.streams or ("",)) if self.disk else ()}
         return named.get(aims, ("",))
 
@@ -59,7 +69,7 @@ def plan(seed: int, seconds: float, aims: Aims, nodes: int = 1, pace: float = 2.
     ]
     steps: list[Step] = []
     at = 1.0 + dice.random()
-    while names and at < seconds:
+    while names and round(at, 2) < seconds:
         name = dice.choices(names, [KINDS[one].weight for one in names])[0]
         kind = KINDS[name]
         target = dice.choice(aims.of(kind.aims))
@@ -92,9 +102,12 @@ class Nemesis:
         with self.log.open("a") as file:
             file.write(json.dumps({"t": round(time.monotonic(), 3), **line}) + "\n")
 
-    def play(self, steps: Sequence[Step], seconds: float) -> None:
-        """Do the steps at their times, undo each after its own, and return when the time is over."""
-        began = time.monotonic()
+    def play(self, steps: Sequence[Step], seconds: float, start: float = 0.0) -> None:
+        """Do the steps at their times, undo each after its own, and return when the time is over.
+
+        `start` is the time of the plan at which to begin.
+        """
+        began = time.monotonic() - start
         due: list[tuple[float, int, Step]] = []
         waiting = sorted(steps, key=lambda step: step.at)
         since: dict[int, float] = {}
@@ -144,5 +157,5 @@ class Nemesis:
 
     def _over(self, step: Step, begin: float) -> None:
         """Write down the time in which a step was in the way of clients."""
-        self.faults.append(Window(begin, time.monotonic(), step.kind))
+        self.faults.append(Window(begin, time.monotonic(), step.kind, step.target))
         self.windows.append(Window(begin, min(time.monotonic(), begin + KINDS[step.kind].hinders), step.kind))

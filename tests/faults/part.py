@@ -37,7 +37,7 @@ class Part:
     kinds: ClassVar[tuple[str, ...]] = ()
     """The kinds of its clients, as the guarantees name them; each begins the names of its clients."""
     endings: ClassVar[tuple[tuple[str, str, float], ...]] = ()
-    """Faults after which it may stop for good: kind, target, seconds. A round of it alone ends with one of them."""
+    """Faults after which it may stop for good: kind, target, seconds. A round of it alone ends with one, or none."""
 
     pace: ClassVar[float] = 1.8
     """About how many seconds lie between two faults."""
@@ -56,6 +56,10 @@ class Part:
 
     def set_up(self) -> None:
         """Make the streams and start the clients."""
+
+    def look_before_the_end(self) -> list[Finding]:
+        """Judge what is there before the last fault of a round, after which it may stop for good and have lost rows."""
+        return []
 
     def finish(self) -> None:
         """Let everything come to its end, in order."""
@@ -86,7 +90,8 @@ class Part:
             findings.append(Finding(STALL, self.name, f"{shown(self.late)} did not end in {DRAIN:.0f} s when asked to"))
         for kind in self.kinds:
             mine, died = history.of(f"{kind}-"), self.world.crew.died(f"{kind}-")
-            findings += check_endings(kind, mine, died, allowed(kind, faults))
+            streams = {*self.aims.streams, *self.known_consumers()}
+            findings += check_endings(kind, mine, died, allowed(kind, faults, streams, bound * self.slack))
         return findings + self.stalls(history, windows, moments, bound)
 
     def stalls(
@@ -119,16 +124,20 @@ class Part:
                 return
             time.sleep(0.2)
 
+    def recorded(self, prefix: str) -> History:
+        """Give what clients have written down by now."""
+        return read_history(self.world.folder.glob(f"{prefix}*.jsonl"))
+
     def is_over(self, history: History) -> bool:
         """Tell whether its clients have stopped for good, with an error that says why."""
         return False
 
     def stopped_since(self, history: History, streams: Sequence[str], names: Sequence[str]) -> bool:
         """Tell whether a client stopped with one of these errors since these streams, or its own place, changed."""
-        changed = [one.until for one in self.world.taken if one.stream in streams]
-        since = min(changed, default=self.world.kept.get("set back"))
+        changed = [one.since for one in self.world.taken if one.stream in streams]
+        since = min([*changed, *([self.world.kept["set back"]] if "set back" in self.world.kept else [])], default=None)
         stopped = [note["t"] for note in history.said("stopped") if note["error"] in names]
-        return since is not None and any(moment > since - 60 for moment in stopped)
+        return since is not None and any(moment > since for moment in stopped)
 
     def make_sink(self, name: str) -> None:
         """Create a stream that takes rows exactly once."""

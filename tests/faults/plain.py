@@ -68,7 +68,7 @@ class Plain:
 
     def __init__(self, url: str, timeout: float = 10.0, *, inbox: str = "", name: str = "plain reader") -> None:
         self.timeout, self._name = timeout, name
-        self._inbox = inbox or f"_INBOX.{os.urandom(9).hex()}"
+        self.inbox = inbox or f"_INBOX.{os.urandom(9).hex()}"
         self._count = 0
         failures = []
         for one in url.split(","):
@@ -111,7 +111,7 @@ class Plain:
             while (line := self._line(deadline)) != b"PONG":
                 if line.startswith(b"-ERR"):
                     raise PlainError(line.decode())
-            self._say(f"SUB {self._inbox}.> 1\r\n".encode())
+            self._say(f"SUB {self.inbox}.> 1\r\n".encode())
         except BaseException:
             self._socket.close()
             raise
@@ -182,7 +182,7 @@ class Plain:
     def request(self, subject: str, data: bytes = b"") -> bytes:
         """Ask, and give the answer."""
         self._count += 1
-        reply = f"{self._inbox}.{self._count}"
+        reply = f"{self.inbox}.{self._count}"
         self.post(subject, data, reply)
         deadline = time.monotonic() + self.timeout
         while True:
@@ -215,7 +215,7 @@ class Plain:
         try:
             while pending:
                 self._count += 1
-                reply = f"{self._inbox}.{self._count}"
+                reply = f"{self.inbox}.{self._count}"
                 asked = {"batch": batch, "expires": int(self.timeout * 1e9)}
                 self.post(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}", json.dumps(asked).encode(), reply)
                 deadline = time.monotonic() + self.timeout

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import tempfile
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tests.faults.spark_part import executors
 from tests.faults.world import World
 
 LOG = "faults.jsonl"
+NO_ENDING = ("", "", 0.0)
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,17 @@ class Setting:
         aims = aims_of(self.parts, self.kinds)
         aims = replace(aims, disk=self.small, executors=aims.drivers if executors(self.seed, self.nodes) else ())
         steps = plan(self.seed, self.seconds, aims, self.nodes, max(PARTS[name].pace for name in self.parts))
-        if len(self.parts) == 1 and (endings := [one for one in PARTS[self.parts[0]].endings if one[0] in self.kinds]):
-            kind, target, seconds = endings[self.seed % len(endings)]
-            if kind and self.nodes in KINDS[kind].nodes:
-                steps.append(Step(len(steps), self.seconds, kind, target, seconds, 0.5))
+        chance = random.Random(f"ending of {self.seed}")
+        kind, target, seconds = chance.choice(endings_of(self.parts, self.nodes, self.kinds))
+        if kind:
+            steps.append(Step(len(steps), self.seconds, kind, target, seconds, round(chance.random(), 3)))
         return tuple(steps)
+
+    def in_time(self) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
+        """Give the faults within the time of the round, and those at its end, after which clients may stop for good."""
+        steps = self.planned()
+        within = tuple(step for step in steps if step.at < self.seconds)
+        return within, tuple(step for step in steps if step.at >= self.seconds)
 
     def line(self) -> dict[str, Any]:
         """Give it as it stands at the head of a log."""
@@ -101,7 +109,19 @@ def aims_of(parts: Sequence[str], kinds: frozenset[str] = frozenset(KINDS)) -> A
     return Aims(**joined, kinds=kinds)
 
 
-_LISTS = ("clients", "doubles", "streams", "open_streams", "loose_streams", "permissions", "drivers")
+def endings_of(
+    parts: Sequence[str], nodes: int, kinds: frozenset[str] = frozenset(KINDS)
+) -> list[tuple[str, str, float]]:
+    """Give what a round may end with: no fault of its own, or one after which its parts may stop for good.
+
+    A round of several parts ends with what hits all of them alike, because one that has stopped meets nothing more.
+    """
+    alone = len(parts) == 1
+    found = {one for part in parts for one in PARTS[part].endings if one[0] in kinds and (alone or not one[1])}
+    return [NO_ENDING, *sorted(one for one in found if nodes in KINDS[one[0]].nodes and not KINDS[one[0]].why_not())]
+
+
+_LISTS = tuple(one.name for one in fields(Aims) if one.name not in ("executors", "disk", "kinds"))
 
 
 def waited_for_cores() -> float | None:
@@ -155,8 +175,13 @@ def _run(world: World, setting: Setting, outcome: Outcome, log: Path) -> None:
     nemesis = Nemesis(world, log)
     begin = time.monotonic()
     try:
-        nemesis.play(setting.planned(), setting.seconds)
+        within, last = setting.in_time()
+        nemesis.play(within, setting.seconds)
         world.heal()
+        if last:
+            outcome.findings += _before_the_end(world, parts, setting.bound)
+            nemesis.play(last, setting.seconds, setting.seconds)
+            world.heal()
         places = {file.stem: file.stat().st_size for file in world.folder.glob("*-*.jsonl")}
         moments = Moments(begin, time.monotonic())
         for part in parts:
@@ -180,6 +205,15 @@ def _run(world: World, setting: Setting, outcome: Outcome, log: Path) -> None:
     outcome.outcomes = Counter(one.outcome for one in history.operations)
     outcome.told = Counter(note["error"] for note in history.said("told") + history.said("stopped"))
     outcome.lives = len(history.said("begin"))
+
+
+def _before_the_end(world: World, parts: Sequence[Part], bound: float) -> list[Finding]:
+    """Have each part get on and be whole, before a fault that may stop it for good and take what it has stored."""
+    places = {file.stem: file.stat().st_size for file in world.folder.glob("*-*.jsonl")}
+    healed = time.monotonic()
+    for part in parts:
+        part.settle(healed, places, bound)
+    return [finding for part in parts for finding in part.look_before_the_end()]
 
 
 def shrink(

@@ -16,7 +16,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from random import Random
 
 from tools.reliability_page import PAGE, add_run, commit
 
@@ -28,6 +30,7 @@ from tests.faults.rounds import LOG, Outcome, Setting, run_round, shrink
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "artifacts" / "faults"
 SECONDS = 75.0  # of a round
+SMALL_DISKS = 0.6  # of the rounds of one part have a disk that can be full
 MINUTES = 10.0  # for which the first round that failed is made smaller
 AFTER = 5.0  # seconds that a smaller round goes on behind its last fault
 SMALLER = "smaller.jsonl"
@@ -35,14 +38,22 @@ TRIES = 2  # how often a smaller plan may pass before it counts as one that pass
 
 
 def settings(seed: int, parts: tuple[str, ...], seconds: float) -> Iterator[Setting]:
-    """Give rounds without end: each part by itself, then all in one world; every third round has three nodes."""
+    """Give rounds without end: each part by itself, and all in one world, in an order that the seed decides.
+
+    One time in three a choice has three nodes: of three seeds in a row each one has a round of it on three nodes among
+    its first. What else a round is follows from its own seed.
+    """
+    choices = [*((part,) for part in parts), *([parts] if len(parts) > 1 else [])]
     number = 0
-    while True:
-        for chosen in (*((part,) for part in parts), *([parts] if len(parts) > 1 else [])):
-            nodes = 3 if number % 3 == 2 else 1
-            small = chosen == ("jetstream",)
+    for turn in count():
+        order = list(enumerate(choices))
+        Random(f"order {turn} of {seed}").shuffle(order)
+        for place, chosen in order:
+            nodes = 3 if (seed + turn + place) % 3 == 0 else 1
             lasting = seconds * max(PARTS[name].pace for name in chosen) / min(part.pace for part in PARTS.values())
-            yield Setting(seed * 1000 + number, lasting, chosen, nodes, small=small)
+            mine = seed * 1000 + number
+            small = len(chosen) == 1 and Random(f"disk of {mine}").random() < SMALL_DISKS
+            yield Setting(mine, lasting, chosen, nodes, small=small)
             number += 1
 
 

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence, Set
+from dataclasses import replace
 
-from tests.faults.checker import ALIEN, Evidence, Finding, Taken, Window, check_made, check_stored, shown
+from tests.faults.checker import (
+    ALIEN,
+    LOST,
+    Evidence,
+    Finding,
+    Taken,
+    Window,
+    check_made,
+    check_silence,
+    check_stored,
+    shown,
+)
 from tests.faults.clients.spark import rows_of as named_rows
-from tests.faults.history import History, op_of, read_history
+from tests.faults.history import History, Operation, op_of, read_history
 from tests.faults.nemesis import Aims
 from tests.faults.part import DRAIN, Part
 from tests.faults.plain import Plain, Stored
@@ -22,23 +35,41 @@ class Spark(Part):
 
     name = "spark"
     kinds = ("spark", "feed")
-    aims = Aims(clients=("spark-driver", "feed-spark"), streams=("SIN", "SOUT"), drivers=("spark-driver",))
+    aims = Aims(
+        clients=("spark-driver", "feed-spark"),
+        streams=("SIN", "SOUT"),
+        still_streams=("SIN", "SOUT", "SBATCH"),
+        permissions=(
+            "publish SIN.>",
+            "publish SOUT.>",
+            "publish SBATCH.>",
+            "publish $PENSTOCK.SOUT.>",
+            "publish $JS.API.STREAM.MSG.GET.SOUT",
+            "publish $JS.API.DIRECT.GET.SIN",
+            "publish $JS.API.CONSUMER.CREATE.SIN.>",
+        ),
+        drivers=("spark-driver",),
+    )
     working = aims.clients
     feeding = ("feed-spark",)
     pace, slack = 3.6, 3.0  # a start of Spark takes its time
     endings = (
-        ("", "", 0.0),
         ("restore store", "", 20.0),
         ("recreate", "SIN", 0.0),
         ("old folder", "spark-driver", 20.0),
         ("recreate", "SOUT", 0.0),
         ("purge", "SIN", 0.0),
+        ("limits", "SIN", 3.0),
+        ("restore stream", "SIN", 20.0),
+        ("restore stream", "SOUT", 20.0),
     )
 
     def set_up(self) -> None:
         world = self.world
         self.checkpoint, self.writes = world.folder / "checkpoint-spark", world.folder / "writes"
         self.writes.mkdir()
+        world.names |= {"SOUT": row_of, "SBATCH": row_of}
+        self.written: list[Operation] = []
         world.make_stream("SIN")
         for name in ("SOUT", "SBATCH"):
             self.make_sink(name)
@@ -55,6 +86,23 @@ class Spark(Part):
         return self.stopped_since(
             history.of("spark-"), ("SIN", "SOUT"), ("DataLossError", "MarkerError", "NotFoundError")
         )
+
+    def look_before_the_end(self) -> list[Finding]:
+        """See that what was there to be read is written, and what was said to be written is there."""
+        writes = self.recorded("spark-")
+        source = rows_in(self.world.asked(lambda plain: plain.read("SIN")))
+
+        def missing() -> set[str]:
+            return set(source) - set(rows_in(self.world.asked(lambda plain: plain.read("SOUT"))))
+
+        deadline = time.monotonic() + 3 * DRAIN
+        while (lost := missing()) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        now = time.monotonic()
+        self.written = [Operation(row, "spark", 1, 0.0, {}, now, "ok") for row in source if row not in lost]
+        findings = [Finding(LOST, "spark", f"not written before the last fault: {shown(sorted(lost))}")] if lost else []
+        found = check_writes(writes, self.world.asked(lambda plain: plain.read("SBATCH")))
+        return findings + [finding for finding in found if finding.kind != ALIEN]  # more have begun by now
 
     def finish(self) -> None:
         self.late += self.world.crew.leave("feed-", DRAIN)
@@ -76,41 +124,59 @@ class Spark(Part):
         world, mine = self.world, history.of("spark-")
         source, target, named = (world.asked(lambda p, n=n: p.read(n)) for n in ("SIN", "SOUT", "SBATCH"))
         taken = [one for one in world.taken if one.stream == "SIN"]
-        findings = check_pipeline(history.of("feed-"), source, target, taken, over=self.is_over(mine))
-        restored = any(one.stream == "SBATCH" for one in world.taken)
-        return findings + check_writes(mine, named, restored=restored)
+        silent = check_silence("feed", history.of("feed-"))
+        kept = {one.op for one in self.written if not world.takes("SOUT", one)}
+        findings = check_pipeline(history.of("feed-"), source, target, taken, over=self.is_over(mine), kept=kept)
+        return findings + silent + check_writes(mine, named, lambda one: world.takes("SBATCH", one))
 
 
 def check_pipeline(
-    fed: History, source: Sequence[Stored], target: Sequence[Stored], taken: Sequence[Taken] = (), *, over: bool = False
+    fed: History,
+    source: Sequence[Stored],
+    target: Sequence[Stored],
+    taken: Sequence[Taken] = (),
+    *,
+    over: bool = False,
+    kept: Set[str] = frozenset(),
 ) -> list[Finding]:
     """Hold what a pipeline read and wrote against each other: each row of its source once, and nothing else.
 
-    `over` is one that has stopped with an error that says why: then rows may be missing, and none may be too many.
+    `over` is one that has stopped with an error that says why: then rows may be missing, but not those in `kept`, which
+    were there before its last fault and which that did not take; and none may be too many.
     """
     evidence = Evidence("feed", "SIN", fed, source, taken, name=lambda message: op_of(message.data, True))
     findings = check_stored(evidence)
     rows = rows_in(target)
     present = set() if over else {message.data.decode() for message in source}
-    findings += check_made("spark", present, rows, excused=True)
+    findings += check_made("spark", present | kept, rows, excused=True)
     if alien := sorted(set(rows) - {one.op for one in fed.operations}):
         findings.append(Finding(ALIEN, "spark", shown(alien)))
     return findings
 
 
-def check_writes(history: History, named: Sequence[Stored], *, restored: bool = False) -> list[Finding]:
-    """Hold what writes with names left against what they said: each that ended well once, however often asked for."""
+def check_writes(
+    history: History, named: Sequence[Stored], taken: Callable[[Operation], bool] = lambda one: False
+) -> list[Finding]:
+    """Hold what writes with names left against what they said: each that ended well once, however often asked for.
+
+    `taken` tells whether the row that an operation is named after stood where a change took it.
+    """
     rows = rows_in(named)
     writes = [one for one in history.operations if one.facts.get("kind") == "write"]
-    done = {one.facts["number"] for one in writes if one.outcome == "ok" and not restored}
-    wanted = {row for number in done for row in named_rows(number)}
-    findings = check_made("spark", wanted, rows, excused=True)
+    done = [(row, one) for one in writes if one.outcome == "ok" for row in named_rows(one.facts["number"])]
+    excused = {row for row, one in done if taken(replace(one, op=row))}
+    findings = check_made("spark", {row for row, _ in done} - excused, rows, excused=True)
     possible = {row for one in writes for row in named_rows(one.facts["number"])}
     if alien := sorted(set(rows) - possible):
         findings.append(Finding(ALIEN, "spark", f"rows of a write that used a name again: {shown(alien)}"))
     return findings
 
 
+def row_of(message: Stored) -> str | None:
+    """Give the row that a message is; nothing if it is what the sink keeps there for itself."""
+    return None if message.subject.startswith("$PENSTOCK.") else message.data.decode(errors="replace")
+
+
 def rows_in(found: Sequence[Stored]) -> list[str]:
     """Give the rows of a stream, without what the sink keeps there for itself."""
-    return [message.data.decode() for message in found if not message.subject.startswith("$PENSTOCK.")]
+    return [row for message in found if (row := row_of(message)) is not None]

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tools.reliability_page import PAGE, commit, with_run
 
 from tests.faults import checker, clock
 from tests.faults.allowed import allowed
@@ -27,14 +26,16 @@ from tests.faults.checker import (
     check_recovered,
     check_stored,
 )
+from tests.faults.clients import sink, spark
 from tests.faults.faults import KINDS
 from tests.faults.history import History, Operation, content
 from tests.faults.leaks import Sample, check_growth
 from tests.faults.part import Moments
-from tests.faults.parts import PARTS, results_taken
+from tests.faults.parts import PARTS, check_rows, results_taken
 from tests.faults.plain import Stored
 from tests.faults.rounds import Outcome, Setting, shrink, waited_for_cores
 from tests.faults.run import SECONDS, read_setting, settings, shrink_first
+from tests.faults.spark_part import check_pipeline, check_writes
 from tests.faults.transport_parts import check_marks
 from tests.faults.world import World
 
@@ -76,6 +77,15 @@ def test_each_sort_of_finding():
     assert kinds(done(1, 2), damaged) == [checker.PAYLOAD]
 
 
+def test_an_id_that_was_used_again_when_it_was_forgotten_may_be_there_so_often():
+    """Once more for each time that it was used again, and no more."""
+    evidence = Evidence("p", "S", History(done(1, 2)), stored(1, 1, 2), again={"p-1-1": 1})
+    assert check_stored(evidence) == []
+    again = check_stored(replace(evidence, found=stored(1, 1, 1, 2)))
+    assert [one.kind for one in again] == [checker.REPEATED]
+    assert [one.kind for one in check_stored(replace(evidence, found=stored(1, 2, 2)))] == [checker.REPEATED]
+
+
 def test_an_excuse_reaches_no_further_than_the_change():
     """A purge excuses what it took; what was sent later, or stood behind it, must be there."""
     purge = Taken("S", until=10.0, most=2)
@@ -85,13 +95,26 @@ def test_an_excuse_reaches_no_further_than_the_change():
 
 
 def test_sequences_that_go_back_are_silent_unless_told():
-    """A life whose acknowledged sequences go back without a word is found; with a word it is not."""
-    back = [*done(5), *done(6)]
-    back[1].facts["seq"] = 2
-    found = checker.check_silence("p", History(back), {"p"})
-    assert [finding.kind for finding in found] == [checker.SILENT]
-    told = {"t": 6.0, "is": "told", "client": "p", "life": 1, "error": "DataLossError", "text": "gone"}
-    assert checker.check_silence("p", History(back, [told]), {"p"}) == []
+    """A life whose acknowledged sequences go back without a word is found; a word of that, and not of before, helps."""
+    back = done(4, 5, 6, 7)
+    back[2].facts["seq"], back[3].facts["seq"] = 2, 3
+
+    def found(*told: float) -> list[str]:
+        notes = [{"t": moment, "is": "told", "client": "p", "life": 1, "error": "DataLossError"} for moment in told]
+        return [finding.kind for finding in checker.check_silence("p", History(back, notes))]
+
+    assert found() == [checker.SILENT]
+    assert found(5.0) == [checker.SILENT]  # before what was lost was acknowledged
+    assert found(6.5) == []
+
+
+def test_what_is_sent_side_by_side_may_be_stored_in_another_order():
+    """Only what was sent when another one was acknowledged stands behind that."""
+    one, two = done(1, 2)
+    one.facts["seq"], one.ended = 3, 2.2
+    assert checker.check_silence("p", History([one, two])) == []
+    one.ended = 1.9
+    assert [finding.kind for finding in checker.check_silence("p", History([one, two]))] == [checker.SILENT]
 
 
 def test_a_read_with_a_gap():
@@ -241,14 +264,16 @@ def test_a_plan_follows_from_its_seed():
 def test_every_part_meets_changes_of_its_world():
     """Its streams lose messages, or are set back, and permissions go; Spark's processes are put to sleep."""
     wanted = {
-        "chunks": {"purge", "delete", "mirror", "revoke", "restore store"},
-        "channels": {"purge", "delete", "mirror", "revoke", "restore store"},
+        "jetstream": {"purge", "delete", "limits", "mirror", "revoke", "recreate", "restore store", "restore stream"},
+        "chunks": {"purge", "delete", "limits", "mirror", "revoke", "restore store", "restore stream"},
+        "channels": {"purge", "delete", "limits", "mirror", "revoke", "restore store", "restore stream"},
+        "sink": {"mirror", "revoke"},
         "bus": {"revoke"},
-        "spark": {"sleep worker", "sleep executor", "kill worker", "kill executor"},
+        "spark": {"mirror", "revoke", "sleep worker", "sleep executor", "kill worker", "kill executor"},
     }
     for part, kinds in wanted.items():
-        planned = {step.kind for seed in (1, 3, 5) for step in Setting(seed, 600.0, (part,)).planned()}
-        assert kinds <= planned, part
+        planned = {step.kind for seed in (1, 3, 5, 7) for step in Setting(seed, 600.0, (part,), small=True).planned()}
+        assert kinds | {"disk full"} <= planned, part
 
 
 def test_a_node_that_follows_is_hit_too():
@@ -269,6 +294,46 @@ def test_only_what_stood_where_a_change_took_it_is_excused():
     world = cast("Any", SimpleNamespace(seen=seen, taken=[Taken("S", 10.0, above=6, most=7)]))
     assert [World.takes(world, "S", one) for one in (first, second, later)] == [True, False, False]
     assert not World.takes(world, "T", first)
+
+
+def test_what_was_acknowledged_before_anybody_looked_is_not_excused_by_what_came_later():
+    """A stream that is made anew takes what was seen there, and what was under way; not what was lost before that."""
+    seen, lost, under_way, later = done(1, 2, 8, 30)
+    taken = [Taken("S", 10.0, begun=8.2, blind=True)]
+    world = cast("Any", SimpleNamespace(seen={("S", "p-1-1"): {4}}, taken=taken))
+    assert [World.takes(world, "S", one) for one in (seen, lost, under_way, later)] == [True, False, True, False]
+
+
+def test_a_row_that_was_acknowledged_before_the_end_and_is_lost_is_found():
+    """A sink that stopped for good owes the rows of its batches all the same, but for those that a change took."""
+    batches = [Operation(f"batch-{at}@1", "sink-1", 1, at, {"batch": at}, at + 0.5, "ok") for at in (0, 1)]
+    rows = [row.decode() for batch in (0, 1) for row in sink.rows_of(batch)]
+    found = [Stored(place + 1, "ROWS.rows", {}, row.encode()) for place, row in enumerate(rows)]
+    assert check_rows(History(batches), found) == []
+    assert [one.kind for one in check_rows(History(batches), found[1:])] == [checker.LOST]
+    assert check_rows(History(batches), found[1:], lambda one: one.op == rows[0]) == []
+    assert [one.kind for one in check_rows(History(batches), found[2:], lambda one: one.op == rows[0])] == [
+        checker.LOST
+    ]
+    assert [one.kind for one in check_rows(History(batches[:1]), found)] == [checker.ALIEN]
+
+
+def test_a_query_that_has_stopped_owes_what_it_had_written():
+    """Rows that were there before the last fault, and that it did not take, must still be there."""
+    fed = History([Operation(str(n), "feed-spark", 1, n, {"seq": n}, n + 0.5, "ok") for n in (1, 2)])
+    source = [Stored(n, "SIN.x", {}, str(n).encode()) for n in (1, 2)]
+    assert [one.kind for one in check_pipeline(fed, source, [])] == [checker.LOST]
+    assert check_pipeline(fed, source, [], over=True) == []
+    assert [one.kind for one in check_pipeline(fed, source, source[1:], over=True, kept={"1", "2"})] == [checker.LOST]
+
+
+def test_writes_that_a_change_took_are_excused_and_no_others():
+    """Of a write that was set back rows may be missing; one that was done before and stays must be there."""
+    facts = [{"kind": "write", "number": number} for number in (1, 2)]
+    writes = [Operation(f"write-{at}", "spark", 1, at, fact, at + 0.5, "ok") for at, fact in enumerate(facts)]
+    rows = [Stored(1, "SBATCH.x", {}, row.encode()) for row in spark.rows_of(1)]
+    assert check_writes(History(writes), rows, lambda one: one.op.startswith("write-2-")) == []
+    assert [one.kind for one in check_writes(History(writes), rows, lambda one: False)] == [checker.LOST]
 
 
 def test_what_comes_again_has_a_mark_unless_the_stream_was_set_back():
@@ -345,47 +410,39 @@ def test_what_may_stop_is_read_from_the_table():
     assert allowed("work", [Window(5.0, 5.0, "recreate")])("NotFoundError", "gone", 60.0)
 
 
+def test_an_error_below_one_that_is_allowed_is_another_one():
+    """A lost connection is no refused login, and a stream that is full is not one that is gone."""
+    judge = allowed("publish", [Window(5.0, 6.0, "kill")])
+    found = [judge(name, "text", 5.5) for name in ("LinkError", "LoginError", "DeniedError", "TlsError")]
+    assert found == [True, False, False, False]
+    judge = allowed("publish", [Window(5.0, 6.0, "disk full")])
+    assert [judge(name, "text", 5.5) for name in ("JetStreamError", "NotFoundError")] == [True, False]
+
+
+def test_an_excuse_ends_some_time_after_its_fault():
+    """What passes is over then; what a change took stays gone."""
+    faults = [Window(5.0, 6.0, "kill"), Window(5.0, 6.0, "recreate", "IN")]
+    judge = allowed("publish", faults, ("IN",), 45.0)
+    assert [judge("DeadlineError", "late", moment) for moment in (50.0, 52.0)] == [True, True]  # for the recreation
+    judge = allowed("publish", faults[:1], ("IN",), 45.0)
+    assert [judge("DeadlineError", "late", moment) for moment in (50.0, 52.0)] == [True, False]
+    assert allowed("publish", faults, ("IN",), 45.0)("DataLossError", "The stream IN was set back.", 500.0)
+
+
+def test_a_loss_is_told_with_the_stream_that_was_changed():
+    """One that names no stream, or another one, is not clear; a store that is set back is one of all streams."""
+    judge = allowed("publish", [Window(5.0, 6.0, "recreate", "SHORT")], ("IN", "SHORT"))
+    texts = ("The stream SHORT is gone.", "The stream IN is gone.", "Messages are gone.", "SHORTER is gone.")
+    assert [judge("DataLossError", text, 7.0) for text in texts] == [True, False, False, False]
+    judge = allowed("publish", [Window(5.0, 6.0, "restore store")], ("IN", "SHORT"))
+    assert [judge("DataLossError", text, 7.0) for text in texts] == [True, True, False, False]
+
+
 def test_what_is_done_later_excuses_nothing_earlier():
     """An error is allowed by what had begun when it came; it may outlast that, and the clock rounds a little."""
     judge = allowed("read", [Window(20.0, 21.0, "purge"), Window(5.0, 6.0, "purge"), Window(9.0, 9.5, "kill")])
     assert [judge("DataLossError", "gone", moment) for moment in (4.9, 4.9999, 6.5)] == [False, True, True]
     assert [judge("DeadlineError", "late", moment) for moment in (8.5, 9.0)] == [False, True]
-
-
-def test_a_run_writes_its_row_into_the_page():
-    """A command has one row, that of its last run."""
-    page = "## What the runs found\n\n| command |\n|---|\n\nMore.\n\n## Faults by kind\n\nnone\n\n"
-    run = {
-        "command": "make faults SEED=1",
-        "commit": "1234abcd+",
-        "rounds": 2,
-        "faults": {"kill": 3},
-        "operations": {"ok": 1000},
-    }
-    run |= {"told": {}, "findings": [], "skipped": {"clock jump": "no"}}
-    text = with_run(with_run(page, run), {**run, "rounds": 3})
-    assert text.count("`make faults SEED=1`") == 2
-    assert "| `make faults SEED=1` | 1234abcd+ | 3 | 3 | 1,000, 0, 0 | none | 0 |" in text
-
-
-def test_a_run_names_the_commit_it_ran_at(tmp_path: Path):
-    """It is the short name of it; a + says that something was changed or added since; outside it is not known."""
-    env = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
-
-    def git(*words: str) -> str:
-        who = ("-c", "user.name=somebody", "-c", "user.email=somebody@localhost")
-        done = subprocess.run(["git", *who, *words], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
-
-    assert commit(tmp_path) == "–"
-    git("init", "-q")
-    git("commit", "-q", "--allow-empty", "-m", "first")
-    page = tmp_path / PAGE
-    page.parent.mkdir(parents=True)
-    page.touch()  # a run before this one wrote its row
-    assert commit(tmp_path) == git("rev-parse", "--short", "HEAD")
-    (tmp_path / "new").touch()
-    assert commit(tmp_path) == git("rev-parse", "--short", "HEAD") + "+"
 
 
 def test_a_round_says_how_busy_the_machine_was():

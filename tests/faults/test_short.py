@@ -13,7 +13,7 @@ from tests.faults.run import read_setting, write_setting
 
 @pytest.mark.timeout(280)
 def test_a_few_faults_of_streams_and_sink(tmp_path: Path) -> None:
-    """Kills, sleep, cuts, a second driver, a purge and a store set back: nothing is lost, repeated or silent."""
+    """Kills, sleep, cuts, a second driver, a purge and, at the end, a store set back: nothing is lost or silent."""
     steps = [
         Step(0, 1.5, "kill", "publish-strict"),
         Step(1, 2.0, "second", "sink-1", 1.5),
@@ -23,8 +23,9 @@ def test_a_few_faults_of_streams_and_sink(tmp_path: Path) -> None:
         Step(5, 5.5, "sleep", "work-2", 1.0),
         Step(6, 6.0, "purge", "IN"),
         Step(7, 7.0, "old checkpoint", "sink-1", 1.0),
+        Step(8, 8.5, "restore store", "", 1.0),
     ]
-    setting = Setting(4, 8.0, ("jetstream", "sink"), steps=tuple(steps))
+    setting = Setting(4, 8.5, ("jetstream", "sink"), steps=tuple(steps))
     file = tmp_path / "faults.jsonl"
     write_setting(setting, file)
     again = read_setting(file)
@@ -52,5 +53,20 @@ def test_a_few_faults_of_what_travels_beside_streams() -> None:
         Step(11, 9.0, "revoke", "publish chan.>", 1.0),
     ]
     outcome = run_round(Setting(6, 10.0, ("chunks", "bus", "channels"), steps=tuple(steps)), print)
+    assert not outcome.findings
+    assert outcome.faults.total() == len(steps)
+
+
+@pytest.mark.timeout(280)
+def test_a_few_faults_of_three_nodes() -> None:
+    """A leader that dies, one that is cut off, a stream restored from a backup, a second worker: all is told."""
+    steps = [
+        Step(0, 1.0, "node kill", "IN", 0.3),
+        Step(1, 2.5, "restore stream", "SHORT", 1.0),
+        Step(2, 4.5, "step down", "OUT"),
+        Step(3, 5.0, "second beside", "work-1", 0.5),
+        Step(4, 6.0, "isolate", "IN", 1.5),
+    ]
+    outcome = run_round(Setting(5, 8.0, ("jetstream",), nodes=3, steps=tuple(steps)), print)
     assert not outcome.findings
     assert outcome.faults.total() == len(steps)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.faults.checker import (
     LOST,
     PAYLOAD,
     REPEATED,
+    SILENT,
     Evidence,
     Finding,
     Taken,
@@ -21,7 +23,7 @@ from tests.faults.checker import (
     shown,
 )
 from tests.faults.clients.channels import CHANNEL, CLUSTER
-from tests.faults.clients.chunks import digest, payload
+from tests.faults.clients.chunks import digest, other, payload
 from tests.faults.history import History, Operation, op_of, read_history
 from tests.faults.nemesis import Aims
 from tests.faults.part import DRAIN, Part
@@ -37,10 +39,12 @@ class Chunks(Part):
     kinds = ("chunks", "stored")
     aims = Aims(
         clients=("chunks-sender", "chunks-receiver", "stored-sender", "stored-reader"),
+        twins=("stored-reader", "stored-sender"),
         streams=("CHUNKS",),
         loose_streams=("CHUNKS",),
         permissions=("publish stored.data.>", "publish core.data", "subscribe core.data"),
     )
+    endings = (("recreate", "CHUNKS", 0.0),)
     working = ("chunks-sender", "stored-sender")
     hearing = ("chunks-receiver", "stored-reader")
 
@@ -73,10 +77,11 @@ class Chunks(Part):
             got = [(note["op"], note["digest"]) for note in mine.said("got")]
             if alien := sorted({op for op, _ in got} - set(sent)):
                 findings.append(Finding(ALIEN, kind, f"received {shown(alien)}"))
-            if wrong := [op for op, found in got if op in sent and found != digest(payload(op))]:
-                findings.append(Finding(PAYLOAD, kind, f"received {shown(wrong)}"))
+            again = mine.said("again")
+            free = {op for op, one in sent.items() if kind == "chunks" or self.world.takes("CHUNKS", one)}
+            findings += check_payloads(kind, got, sent, again, free)
             if kind == "chunks":
-                twice = sorted({op for op, _ in got if sum(1 for other, _ in got if other == op) > 1})
+                twice = sorted(op for (op, _), count in Counter(got).items() if count > 1)
                 if twice:
                     findings.append(Finding(REPEATED, kind, f"received {shown(twice)}"))
             else:
@@ -85,11 +90,14 @@ class Chunks(Part):
                 ]
                 if lost := sorted(set(done) - {op for op, _ in got}):
                     findings.append(Finding(LOST, kind, f"never given to a reader: {shown(lost)}"))
-                findings += self._check_stream(done)
+                findings += self._check_stream(done, set(sent))
         return findings
 
-    def _check_stream(self, done: Sequence[str]) -> list[Finding]:
-        """Put the chunks of the stream together by hand, and compare: what was acknowledged is there whole."""
+    def _check_stream(self, done: Sequence[str], begun: Collection[str]) -> list[Finding]:
+        """Put the chunks of the stream together by hand, and compare: what was acknowledged is there whole.
+
+        Nobody is promised a word of a payload that was stored, and taken later: senders keep none of it.
+        """
         whole: dict[str, dict[int, bytes]] = {}
         for message in self.world.asked(lambda plain: plain.read("CHUNKS")):
             place = int(message.headers.get("x-offset", "0"))
@@ -99,7 +107,35 @@ class Chunks(Part):
             chunks = whole.get(op, {})
             if b"".join(chunks[place] for place in sorted(chunks)) != payload(op):
                 wrong.append(f"{op} ({len(chunks)} chunks)")
-        return [Finding(LOST, "stored", f"not whole in the stream: {shown(wrong)}")] if wrong else []
+        findings = [Finding(LOST, "stored", f"not whole in the stream: {shown(wrong)}")] if wrong else []
+        if alien := sorted(set(whole) - set(begun)):
+            findings.append(Finding(ALIEN, "stored", f"chunks of {shown(alien)}"))
+        return findings
+
+
+def check_payloads(
+    kind: str,
+    got: Sequence[tuple[str, str]],
+    sent: Collection[str],
+    again: Sequence[dict[str, Any]],
+    free: Collection[str],
+) -> list[Finding]:
+    """See that what was received is one payload that was sent under its id, whole, and never a mixture of two.
+
+    `again` are the tries to use an id for another payload. Only if the id was `free` by then may one of them succeed:
+    over core NATS, where nobody knows it for long, or if a change took the first payload.
+    """
+    findings = []
+    tried = {note["op"] for note in again}
+
+    def right(op: str) -> set[str]:
+        return {digest(payload(op)), *([digest(other(op))] if op in tried and op in free else [])}
+
+    if wrong := [op for op, found in got if op in sent and found not in right(op)]:
+        findings.append(Finding(PAYLOAD, kind, f"received {shown(wrong)}"))
+    if taken := [note["op"] for note in again if note.get("stored") and note["op"] not in free]:
+        findings.append(Finding(ALIEN, kind, f"another payload was stored under {shown(taken)}"))
+    return findings
 
 
 class Conversations(Part):
@@ -132,10 +168,13 @@ class Channels(Part):
     kinds = ("channels",)
     aims = Aims(
         clients=("channels-gateway", "old-publisher", "old-subscriber"),
+        twins=("channels-gateway",),
+        heirs=("old-publisher", "old-subscriber"),
         streams=(STREAM,),
         loose_streams=(STREAM,),
         permissions=("publish chan.>", f"publish $JS.API.DIRECT.GET.{STREAM}"),
     )
+    endings = (("recreate", STREAM, 0.0),)
     working = ("old-publisher",)
     hearing = ("old-subscriber",)
 
@@ -157,12 +196,17 @@ class Channels(Part):
         self._drained(all_come, "the subscriber of the channel")
         self.late += self.world.crew.leave("old-", DRAIN) + self.world.crew.leave("channels-", DRAIN)
 
+    def _stood(self, sent: History) -> list[Operation]:
+        """Give what was acknowledged, at each place where it was seen."""
+        done = [one for one in sent.operations if one.outcome == "ok"]
+        return [replace(one, facts={"seq": seq}) for one in done for seq in self.world.seen.get((STREAM, one.op), ())]
+
     def known_consumers(self) -> dict[str, set[str]]:
         return {STREAM: set(), state_stream(CLUSTER): set()}
 
     def check(self, history: History, faults: Sequence[Window]) -> list[Finding]:
-        sent, heard = history.of("old-publisher"), history.of("old-subscriber").said("got")
-        world = self.world
+        world, sent, mine = self.world, history.of("old-publisher"), history.of("old-subscriber")
+        heard = mine.said("got")
         for note in heard:
             world.seen[STREAM, note["op"]].add(note["seq"])
         excused = {one.op for one in sent.operations if world.takes(STREAM, one)}
@@ -175,11 +219,33 @@ class Channels(Part):
         if lost := sorted(sequence for sequence, _ in places - got):
             findings.append(Finding(LOST, "channels", f"never delivered: sequences {shown(lost)}"))
         set_back = [one for one in world.taken if one.stream == STREAM and one.most is None]
-        if wrong := check_marks(heard, sent, set_back):
+        if wrong := check_marks(in_time(heard, mine.said("begin")), sent, set_back):
             findings.append(Finding(REPEATED, "channels", shown(wrong)))
+        took = [one for one in set_back if any(one.takes(sent_one) for sent_one in self._stood(sent))]
+        log = (world.folder / "channels-gateway.log").read_text(errors="replace")
+        findings += check_told(took, history.of("channels-gateway").said("begin"), log)
         if damaged := [note["seq"] for note in heard if note["op"] == "?"]:
             findings.append(Finding(PAYLOAD, "channels", f"sequences {shown(damaged)}"))
         return findings
+
+
+TELLS = ("older copy", "another stream", "is made again")  # how a gateway names a stream that is not what it was
+
+
+def check_told(took: Sequence[Taken], begun: Sequence[dict[str, Any]], log: str) -> list[Finding]:
+    """See that a gateway said that a stream is not the one that it was, if it was there before and after that."""
+    lives = [note["t"] for note in begun]
+    known = [one for one in took if any(moment < one.since for moment in lives)]
+    same = [one for one in known if not any(one.since <= moment for moment in lives)]
+    if same and not any(words in log for words in TELLS):
+        return [Finding(SILENT, "channels", f"the gateway does not say that {same[0].stream} was set back")]
+    return []
+
+
+def in_time(heard: Sequence[dict[str, Any]], begun: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out what a life received after the next one had begun: it slept, and that had come to it before."""
+    first = {note["life"]: note["t"] for note in begun}
+    return [note for note in heard if note["t"] < first.get(note["life"] + 1, float("inf"))]
 
 
 def check_marks(heard: Sequence[dict[str, Any]], sent: History, set_back: Sequence[Taken] = ()) -> list[str]:

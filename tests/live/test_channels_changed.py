@@ -137,7 +137,7 @@ async def test_a_durable_of_a_stream_that_was_replaced_gets_all_of_the_new_one(s
 
 
 async def test_a_stream_restored_from_a_backup_is_another_stream(stan, caplog, tmp_path: Path):
-    """What JetStream restores is made anew: a durable gets all of it, and what is published then, in order."""
+    """What JetStream restores is made anew: a durable gets all of it, marked as sent again, and what comes then."""
     await filled(stan, 10)
     connection = await stan.connection()
     await backup(connection, stan.stream("foo"), tmp_path / "copy")
@@ -153,6 +153,7 @@ async def test_a_stream_restored_from_a_backup_is_another_stream(stan, caplog, t
     await client.publish("foo", b"new")
     got = await durable(stan, 11)
     assert got.data == [*(b"%d" % number for number in range(1, 11)), b"new"]
+    assert [message.redelivered for message in got.messages] == [True] * 10 + [False]
     assert "another stream" in caplog.text
 
 

@@ -136,6 +136,8 @@ class ChannelStream:
     limits: ChannelLimits
     created: str = ""
     """When it was made, as the server says it: another stream of its name was made at another time."""
+    restored: bool = False
+    """Whether it holds messages that are older than itself: it was restored from a backup."""
     first: int = 1
     last: int = 0
     replaced: str = ""

@@ -187,7 +187,8 @@ class Service:
             wrong = "is lost: it gets all messages again"
         elif position.created and position.created != stream.created:
             wrong = "is one in another stream, which was replaced: it gets all messages of the new one"
-            group.doubt = 0
+            if not stream.restored:
+                group.doubt = 0  # messages of another stream are new ones; those of a backup may be known
         elif position.last > stream.last and not position.created:
             wrong = f"is past the end at {stream.last}: it gets all messages again"
         elif position.last > stream.last:

@@ -212,6 +212,7 @@ class Store:
         oldest = await self.read_on(stream, stream.first, 1)
         if newest:
             stream.last_time = newest[-1].time
+        stream.restored = bool(oldest) and oldest[0].time < (direct.nanoseconds(stream.created) or 0)
         if oldest and oldest[0].bytes_so_far is not None:
             stream.bytes_before = oldest[0].bytes_so_far - len(oldest[0].encode(stream.channel))
         counted = newest[-1].bytes_so_far if newest else None

@@ -17,20 +17,23 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from penstock.connection import Msg
+from penstock.connection.asking import api_request
 from penstock.connection.messages import UNREAD, as_bytes
 from penstock.durations import parse_duration
 from penstock.errors import (
     DeadlineError,
+    DeniedError,
     DisconnectedError,
     InputError,
     JetStreamError,
     NotFoundError,
     RemoteProtocolError,
 )
-from penstock.wire.jetstream import pull
+from penstock.wire.jetstream import names, pull
 from penstock.wire.jetstream.answers import StatusKind, read_status
+from penstock.wire.jetstream.direct import nanoseconds, read_message
 from penstock.wire.jetstream.names import ACK, MSG_ID, PIN_ID
-from penstock.wire.jetstream.verdicts import Verdict
+from penstock.wire.jetstream.verdicts import Verdict, may_ask_again
 from penstock.wire.patience import Deadline
 
 if TYPE_CHECKING:
@@ -76,23 +79,30 @@ def parse_place(reply: str) -> Place:
     try:
         if tokens[:2] != ["$JS", "ACK"] or len(tokens) != 9:
             raise ValueError
-        delivered, sequence, consumer_sequence, nanoseconds, pending = (int(token) for token in tokens[4:])
-        time = _EPOCH + timedelta(microseconds=nanoseconds // 1000)
+        delivered, sequence, consumer_sequence, stored, pending = (int(token) for token in tokens[4:])
+        time = _time(stored)
     except (ValueError, OverflowError):
         raise RemoteProtocolError(f"{reply[:200]!r} is not the reply subject of a delivery.") from None
     return Place(tokens[2], tokens[3], delivered, sequence, consumer_sequence, time, pending, domain)
 
 
+def _time(stored: int) -> datetime:
+    """Give the moment of so many nanoseconds since 1970, as exact as Python has it."""
+    return _EPOCH + timedelta(microseconds=stored // 1000)
+
+
 class Delivery(Msg):
     """A message as a consumer delivers it. Answer once: `ack`, `ack_sync`, `nak`, `term` or `ack_next`."""
 
-    __slots__ = ("_place", "settled")
+    __slots__ = ("_place", "_stretch", "settled")
 
     def __init__(self, client: Connection, subject: bytes, reply: bytes, data: bytes, block: bytes | None) -> None:
         # As a message has it, without a call more for each of them.
         self._connection, self.sid, self._subject, self._reply = client, 0, subject, reply
         self.data, self.header_block, self._headers = data, block, UNREAD
         self._place: Place | None = None
+        # The stretch of the connection in which its sequence is known to be this message's.
+        self._stretch = client._lifeline.stretch
         self.settled = False
         """Whether it was acknowledged, refused or given back."""
 
@@ -220,7 +230,11 @@ class Delivery(Msg):
         self.settled = True
 
     async def _answer(self, body: bytes, timeout: str | float | None = None, *, settles: bool = True) -> None:
-        """Send an answer; with a timeout, repeat it until the server confirms it, which is harmless."""
+        """Send an answer; with a timeout, repeat it until the server confirms it.
+
+        That is harmless while the connection stands. Beyond a break its sequence may be another message's, because a
+        store was put back from an older copy, or the stream was made anew: an answer would take that one away unread.
+        """
         seconds = None if timeout is None else parse_duration(timeout, option="timeout")
         if settles:
             self._settle()
@@ -232,14 +246,39 @@ class Delivery(Msg):
     async def _insist(self, body: bytes, seconds: float) -> None:
         deadline, attempt = Deadline(seconds), 0.5
         while True:
+            wait = max(min(attempt, deadline.left), 0.01)
             try:
-                await self._connection.request(self.reply, body, timeout=max(min(attempt, deadline.left), 0.01))
+                if await self._is_there(wait):
+                    await self._connection.request(self.reply, body, timeout=wait)
                 return
-            except (DeadlineError, DisconnectedError) as error:
-                if self._connection.is_closed or not deadline.left:
+            except (DeadlineError, DisconnectedError, JetStreamError, DeniedError) as error:
+                if self._connection.is_closed or not deadline.left or not may_ask_again(error):
                     answer, message = body.split(b" ")[0].decode(), f"message {self.sequence} of {self.place.stream}"
                     what = f"The server did not confirm {answer} for {message} in {seconds:g} s."
                     remedy = "It may be delivered again."
                     raise DeadlineError(what, remedy=remedy, seconds=seconds, subject=self.subject) from error
             attempt = min(attempt * 2, 5.0)
             await asyncio.sleep(min(0.1, deadline.left))
+
+    async def _is_there(self, timeout: float) -> bool:
+        """Tell whether the stream still has this message; what is gone, or another one, is not answered for.
+
+        It is asked after a break of the connection only, and nothing is kept to be sent behind the next one.
+        """
+        stretch = self._connection.stretch
+        if not self._connection.is_connected:
+            raise DisconnectedError("The connection is away.", urls=self._connection.options.urls)
+        if stretch != self._stretch:
+            method = names.message_get(self.place.stream)
+            try:
+                found = read_message(
+                    await api_request(self._connection, method, {"seq": self.sequence}, timeout=timeout)
+                )
+            except NotFoundError as error:
+                if error.err_code != names.NO_MESSAGE:
+                    raise
+                return False
+            if _time(nanoseconds(found.time) or 0) != self.place.time:
+                return False
+            self._stretch = stretch
+        return True

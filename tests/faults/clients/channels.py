@@ -31,8 +31,12 @@ def _serve(given: dict[str, Any], ledger: Ledger, over: threading.Event) -> None
             replicas=given["replicas"],
         )
         await gateway.start()
+        led = False
         try:
             while not over.is_set():
+                if gateway.leading and not led:
+                    ledger.note("got", "lead")
+                led = gateway.leading
                 await asyncio.sleep(0.1)
         finally:
             await gateway.stop()

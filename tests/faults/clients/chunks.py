@@ -27,6 +27,11 @@ def payload(op: str) -> bytes:
     return random.Random(number).randbytes(SIZES[number % len(SIZES)] + len(op))
 
 
+def other(op: str) -> bytes:
+    """Give other bytes for the same id: as many, so that a chunk of the one would fit into the other."""
+    return payload(op)[::-1]
+
+
 def digest(data: bytes) -> str:
     """Give a short name of some bytes."""
     return hashlib.sha256(data).hexdigest()[:24]
@@ -68,7 +73,19 @@ async def _send(nc: Any, given: dict[str, Any], ledger: Ledger, over: asyncio.Ev
             await asyncio.sleep(0.3)
         else:
             ledger.note("unknown", op, why="tried too often")
+        if number % 6 == 0:
+            await _again(publisher, subject, op, ledger)
         await asyncio.sleep(0.05)
+
+
+async def _again(publisher: Any, subject: str, op: str, ledger: Ledger) -> None:
+    """Use an id for other bytes; what becomes of it is written down, and that it is tried before."""
+    ledger.note("again", op)
+    try:
+        await publisher.publish(subject, other(op), message_id=op)
+        ledger.note("again", op, stored=True)
+    except PenstockError as error:
+        ledger.note("again", op, why=f"{type(error).__name__}: {error}")
 
 
 async def _receive(nc: Any, given: dict[str, Any], ledger: Ledger, over: asyncio.Event) -> None:

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections import deque
 from typing import Any
 
@@ -31,6 +32,7 @@ async def run(given: dict[str, Any], ledger: Ledger, over: asyncio.Event) -> Non
     ):
         waiting: set[asyncio.Task[None]] = set()
         acked: deque[str] = deque(maxlen=20)
+        old: deque[tuple[float, str]] = deque(maxlen=2000)
         number = 0
 
         async def settle(op: str, future: asyncio.Future[Any], again: bool) -> None:
@@ -46,6 +48,7 @@ async def run(given: dict[str, Any], ledger: Ledger, over: asyncio.Event) -> Non
                 more = {"duplicate": True} if ack.duplicate else {}
                 ledger.note("again" if again else "ok", op, seq=ack.sequence, **more)
                 acked.append(op)
+                old.append((time.monotonic(), op))
 
         def named(count: int) -> str:
             if given.get("bare"):
@@ -74,6 +77,8 @@ async def run(given: dict[str, Any], ledger: Ledger, over: asyncio.Event) -> Non
                 await nc.subscribe(f"left.{number}")
             if order == "sent" and number % 100 == 0 and acked:  # an id that is used again adds nothing
                 await send(acked[-1], content(acked[-1], bool(given.get("bare"))), again=True)
+            if number % 100 == 0 and (late := _forgotten(old, given.get("window"))):  # and one that is forgotten does
+                await send(late, content(late), again=True)
             for op in ops:
                 data = content(op, bool(given.get("bare")))
                 if plant == "alters" and number % 40 == 0:
@@ -85,6 +90,13 @@ async def run(given: dict[str, Any], ledger: Ledger, over: asyncio.Event) -> Non
             _KEPT.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]))
         while waiting:
             await asyncio.wait(set(waiting))
+
+
+def _forgotten(old: deque[tuple[float, str]], window: float | None) -> str:
+    """Give what was acknowledged longer ago than its stream knows ids; nothing if it knows them for long."""
+    while window is not None and old and old[0][0] < time.monotonic() - window - 1.0:
+        return old.popleft()[1]
+    return ""
 
 
 def _leak(number: int) -> None:

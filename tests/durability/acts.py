@@ -174,6 +174,7 @@ async def undone(url: str, acts: list[Act]) -> list[Act]:
 async def _delivered(js: Any) -> set[int]:
     """Give the messages that the consumer delivers, in its own time, until nothing more comes."""
     reader, found = await js.pull_subscribe_bind(consumer="c", stream="ACKED"), set[int]()
+    deadline = time.monotonic() + 30
     while True:
         try:
             for message in await reader.fetch(500, timeout=_SILENT):
@@ -181,3 +182,7 @@ async def _delivered(js: Any) -> set[int]:
                 await message.ack()
         except TimeoutError:
             return found
+        except nats.js.errors.ServiceUnavailableError:  # nobody leads the consumer yet
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(0.2)

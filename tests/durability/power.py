@@ -176,12 +176,17 @@ async def read_all(url: str) -> dict[int, bytes]:
             return {}
         silent = nats.js.api.ConsumerConfig(ack_policy=nats.js.api.AckPolicy.NONE, mem_storage=True, num_replicas=1)
         reader = await js.pull_subscribe("orders.>", stream=STREAM, config=silent)
+        deadline = time.monotonic() + 30
         while len(found) < state.messages:
             try:
                 for message in await reader.fetch(500, timeout=5):
                     found[message.metadata.sequence.stream] = message.data
             except TimeoutError:
                 break  # it says that it holds more than it gives
+            except nats.js.errors.ServiceUnavailableError:  # nobody leads the consumer yet
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.2)
         return found
     finally:
         await client.close()

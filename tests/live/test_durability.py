@@ -34,13 +34,14 @@ def test_what_was_acknowledged_survives_a_power_failure() -> None:
 
 
 @needs_strace
-def test_what_else_was_confirmed_survives_a_power_failure() -> None:
+@pytest.mark.parametrize("nodes", [1, pytest.param(3, marks=pytest.mark.heavy)])
+def test_what_else_was_confirmed_survives_a_power_failure(nodes: int) -> None:
     """Batches, values, objects, deletions and purges that were confirmed are so afterwards.
 
     Acks of consumers are confirmed before the server writes them down, some tenth of a second later, also with
     `sync="always"`: a power failure in between has those messages delivered again, and loses none.
     """
-    with traced(seconds=1.0, acting=True) as run:
+    with traced(nodes=nodes, seconds=1.0 * nodes, acting=True) as run:
         assert {item.kind for item in run.acts} == KINDS.keys()
         for names, share in (("strict", 0.4), ("kept", 0.8)):
             found = run.fail(run.begun + (run.ended - run.begun) * share, names)  # type: ignore[arg-type]  # as above

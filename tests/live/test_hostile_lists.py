@@ -65,7 +65,7 @@ STRANGERS = [("S", {"created": None}, True), (5, {}, False), ("S", {"config": {"
 
 @pytest.mark.parametrize(("name", "changed", "read"), STRANGERS)
 async def test_a_survey_goes_on_behind_a_strange_stream(name: Any, changed: dict[str, Any], read: bool):
-    """A stream of a list that cannot be read, and limits of another kind, are told, and the round goes on to its end."""
+    """A stream of a list that cannot be read, or limits of another kind, are told, and the round goes on."""
     strange = {**STREAM, **changed, "config": {**STREAM["config"], "name": name, **changed.get("config", {})}}
     strange = {key: value for key, value in strange.items() if value is not None}
     api = listing("STREAM.LIST", streams=[strange], limits=5)

@@ -127,9 +127,9 @@ def _drain(
         for found in asked.finditer(window):
             if found.end() > len(rest):
                 wire.send(answer % found.group(1) if found.groups() else answer, deadline)
-        if received >= (count - 1) * size and (last := _LAST.search(window, max(0, len(window) - 2 * tail))):
-            if last.group(1) is None or len(window) >= last.end() + int(last.group(1)) + 2:
-                return time.perf_counter() - begun
+        last = _LAST.search(window, max(0, len(window) - 2 * tail)) if received >= (count - 1) * size else None
+        if last and (last.group(1) is None or len(window) >= last.end() + int(last.group(1)) + 2):
+            return time.perf_counter() - begun
         rest = window[-tail:]
 
 

@@ -31,6 +31,7 @@ NAMES = {
     "raw_fast": "raw socket",
     "raw_acks": "raw socket",
     "raw_atomic": "raw socket",
+    "raw_atomic_ids": "raw socket, with ids",
     "read": "Penstock",
     "publish_fast": "Penstock",
     "publish_acks": "Penstock",
@@ -44,7 +45,7 @@ NAMES = {
     "go_async": "nats bench (Go)",
     "go_atomic": "nats bench (Go)",
 }
-KINDS = {"raw socket": "limit", "Penstock": "ours", "Penstock, without ids": "ours"}
+KINDS = {"raw socket": "limit", "raw socket, with ids": "limit", "Penstock": "ours", "Penstock, without ids": "ours"}
 CASES = {
     "read": "Read a stream",
     "publish fast": "Publish by fast ingest",
@@ -156,8 +157,13 @@ def _paths(report: dict[str, Any], drawn: dict[str, str]) -> Iterator[str]:
         yield "|---|---|---|---|---|---|"
         for size, found in sizes.items():
             for side, figures in found["sides"].items():
-                ratio = next((item for key, item in found["ratios"].items() if key.startswith(f"{side} / ")), None)
+                to, ratio = next(
+                    ((key.split(" / ")[1], of) for key, of in found["ratios"].items() if key.startswith(f"{side} / ")),
+                    ("", None),
+                )
                 share = f"{ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f})" if ratio else ""
+                if to and to != next(iter(found["sides"])):
+                    share += f" of the {NAMES.get(to, to)}"
                 cells = [f"{int(size):,}", NAMES.get(side, side), f"{figures['rate']['median']:,.0f}", share]
                 cells += [f"{figures[key]['median']:.2f}" for key in ("cpu_us", "server_cpu_us")]
                 yield f"| {' | '.join(cells)} |"

@@ -82,15 +82,18 @@ GOALS = {
 }
 
 
-def raw_atomic(url: str, count: int, ready: Callable[[], object] = lambda: None, like_sink: bool = False) -> float:
+def raw_atomic(
+    url: str, count: int, ready: Callable[[], object] = lambda: None, like_sink: bool = False, ids: bool = False
+) -> float:
     """The limit: atomic batches of a thousand, frames made before the clock starts, four under way.
 
     Batches of large messages are smaller: the server drops what comes when 128 MB wait for a stream. `like_sink`: each
     batch has one row less, and a journal of 16 bytes a row in its place, which is stored only if one of four lanes is
-    still ours. `ready` is called when only the clock is to start.
+    still ours. `ids`: each row has an id, as `publish` gives one. `ready` is called when only the clock is to start.
     """
     payload, most = b"x" * SIZE, max(1, min(1000, (16 << 20) // SIZE)) - like_sink
     own, opening = secrets.token_hex(4), 0
+    named = secrets.token_hex(8).encode()
     if like_sink:
         task = TaskConnection(ConnectionOptions(url, request_timeout=60))
         opening = task.store(STREAM, [(f"bench.lanes.{own}.{lane}", {}, b"open") for lane in range(4)]) - 3
@@ -100,6 +103,9 @@ def raw_atomic(url: str, count: int, ready: Callable[[], object] = lambda: None,
         for number, start in enumerate(range(0, count, most)):
             name, rows = secrets.token_hex(12).encode(), min(most, count - start)
             messages = [(b"bench.a", b"", payload)] * rows
+            if ids:
+                of_row = [b"Nats-Msg-Id: %s.%d\r\n" % (named, row) for row in range(start, start + rows)]
+                messages = [(b"bench.a", header, payload) for header in of_row]
             if like_sink:
                 expected = b"Nats-Expected-Last-Subject-Sequence: %d\r\n" % (opening + number % 4)
                 expected += f"Nats-Expected-Last-Subject-Sequence-Subject: bench.lanes.{own}.{number % 4}\r\n".encode()

@@ -48,13 +48,16 @@ def test_a_figure_in_a_sentence_is_written_anew(report: dict[str, Any]):
 
 
 def test_every_bar_is_of_a_part(report: dict[str, Any]):
-    """A bar names a part that there is, its figure is found if that part ran, and it says how to measure it alone."""
+    """A bar names a part that there is, its figure is found if that part ran, and it says how to measure it alone.
+
+    What is marked as new was not measured yet when the figures were kept that the page is made of.
+    """
     for bar in BARS:
         assert bar["figure"][0] == "parts"
         part = bar["figure"][1]
         assert bar["command"].startswith(f"python benchmarks/{part}.py"), bar["path"]
         left_out = {part, *map(str, bar["figure"])} & set(report["skipped"])
-        if part in report["parts"] and not left_out and not report["about"]["quick"]:
+        if part in report["parts"] and not left_out and not report["about"]["quick"] and not bar.get("new"):
             assert page.bar_value(report, bar) is not None, bar["path"]
     assert len({bar["path"] for bar in BARS}) == len(BARS)
 

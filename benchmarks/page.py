@@ -128,7 +128,10 @@ def _bars(report: dict[str, Any], bars: list[dict[str, Any]]) -> Iterator[str]:
         state = "" if value is None else "reached" if is_reached(bar, value) else "**not reached**"
         yield f"| {bar['path']} | {sign}{bar['wanted']:g} | {shown} | {state} | `{bar['command']}` |"
         if value is not None and not is_reached(bar, value):
-            seen = [(label, find(report, keys)) for label, keys in bar.get("seen", ())]
+            seen = [
+                (label, bar_value(report, dict(zip(("figure", "over"), keys, strict=False))))
+                for label, *keys in bar.get("seen", ())
+            ]
             proof = "; ".join(f"{label} {value:.3g}" for label, value in seen if isinstance(value, int | float))
             why = bar.get("bound") or "what bounds it is not known yet."
             bounds.append(f"- {bar['path']}: {why}{f' In this run: {proof}.' if proof else ''}")

@@ -140,7 +140,7 @@ def test_connectors_that_others_make(monkeypatch: pytest.MonkeyPatch):
     assert found["the Scala connector"] == ["/opt/measure", "with spaces", "nats://host", "10"]
     assert skipped.keys() == {"Kafka's connector"}
     sides = {"ours": said, "slow": [*said[:2], said[2].replace("50", "200")], "gone": ["/no/such/program"]}
-    monkeypatch.setattr(connectors, "commands", lambda url, count: (sides, skipped))
+    monkeypatch.setattr(connectors, "commands", lambda url, count, server: (sides, skipped))
     result = connectors.measure("nats://host", 10, rounds=2)
     assert result["times as fast"]["slow"]["trigger_ms"]["median"] == 4.0
     assert result["sides"].keys() == {"ours", "slow"}

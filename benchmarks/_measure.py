@@ -6,10 +6,11 @@ import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 __all__ = ["about", "cpu_of", "medians", "memory_of", "ratios", "rotated", "summary"]
 
+Side = TypeVar("Side")
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -25,7 +26,7 @@ def memory_of(pid: int | str = "self") -> float:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE / 2**20
 
 
-def rotated(names: Sequence[str], turn: int) -> list[str]:
+def rotated(names: Sequence[Side], turn: int) -> list[Side]:
     """Give the sides in another order every round: none always comes first, or always behind the same other one."""
     place = turn % len(names)
     order = [*names[place:], *names[:place]]

@@ -114,6 +114,10 @@ def _machine(report: dict[str, Any]) -> str:
     return (
         f"{kind}: {about['cores']} cores, {about['system']}, Python {about['python']}, nats-server {server}, "
         f"Penstock {about['penstock']} ({built}); the load of the machine when it began was {about['load']:g}."
+        + "".join(
+            f" All parts of a {kind} run took {took['seconds']:,.0f} s{', and some failed' if took['failed'] else ''}."
+            for kind, took in report.get("took", {}).items()
+        )
     )
 
 
@@ -183,7 +187,7 @@ def _growth(report: dict[str, Any], drawn: dict[str, str]) -> Iterator[str]:
         across, title = CURVES[curve]
         if not points:
             continue
-        sides = [key for key in points[0] if key != "x"]
+        sides = [key for key, figures in points[0].items() if isinstance(figures, dict)]
         verbs = [key for key in sides if "mib" in points[0][key]]
         raw = "raw" in sides  # the limit beside it, of which only the rate is known
         rates = {side: [(point["x"], point[side]["rate"]) for point in points] for side in sides}
@@ -197,6 +201,12 @@ def _growth(report: dict[str, Any], drawn: dict[str, str]) -> Iterator[str]:
         yield f"### {title}\n"
         yield f"![{title}: rate](performance/growth-{curve}.svg)\n"
         yield f"![{title}: memory](performance/memory-{curve}.svg)\n"
+        if curve == "partitions":
+            whole = points[0].get("whole")
+            whose = "the driver, the JVM and the Python workers together" if whole else "the driver's Python alone"
+            yield f"Our CPU time and memory are those of {whose}.\n"
+        if most := max(len(point[sides[0]].get("rates", ())) for point in points):
+            yield f"The first and the last point were measured {most} times, in turn: the table has their medians.\n"
         heads = [f"{verb}, /s | {verb}, s | our CPU, µs | the server's CPU, µs" for verb in verbs]
         heads += ["a raw sender, /s"] * raw
         yield f"| {across} | {' | '.join(heads)} | MiB, ours | MiB, the server |"

@@ -1,8 +1,8 @@
 """The three main paths cost no more than they did: reading, fast ingest and the exactly-once sink, beside raw sockets.
 
 Ratios of CPU time are compared, never times: both sides run in this process, in turn, and the best round of each
-counts, so that a starved machine changes little. The bounds are generous, about three times what is measured on a quiet
-machine: they find a step that became a Python call a row, or grew with the square, and not a slow day.
+counts, so that a starved machine changes little. The bounds are generous: they find a step that became a Python call a
+row, or grew with the square, and not a slow day. What is measured stands beside each of them.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from benchmarks import charts, page, run
+from benchmarks import charts, curves, page, run
+from benchmarks._measure import rotated
 
 from tests.pure.test_house import ROOT
 
@@ -115,6 +116,38 @@ def test_a_part_that_fails_is_named_and_the_others_go_on(
     status, report = started(tmp_path, monkeypatch, "--only", "chunks")
     assert status == 0
     assert (report["parts"]["paths"]["quick"], report["parts"]["chunks"]["quick"]) == (True, False)
+
+
+def test_a_run_of_all_parts_says_how_long_it_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, report: dict[str, Any]
+):
+    """The seconds of a quick run and of a full one stand in the report and on the page; some parts alone change none."""
+    monkeypatch.setattr(run, "run_part", lambda name, quick, most: ({"rate": 5}, {"command": name, "seconds": 1.0}))
+    _, found = started(tmp_path, monkeypatch, "--quick")
+    assert found["took"].keys() == {"quick"}
+    _, found = started(tmp_path, monkeypatch)
+    assert found["took"].keys() == {"quick", "full"}
+    _, again = started(tmp_path, monkeypatch, "--only", "bus")
+    assert again["took"] == found["took"]
+    report["took"] = {"quick": {"seconds": 583, "failed": 0}, "full": {"seconds": 9000, "failed": 2}}
+    text, _ = page.make(report)
+    assert "All parts of a quick run took 583 s. All parts of a full run took 9,000 s, and some failed." in text
+
+
+def test_sides_take_turns_in_other_orders():
+    """Each side comes first in some round, and none always directly behind the same other one."""
+    orders = [rotated("abcde", turn) for turn in range(5)]
+    assert all(sorted(order) == list("abcde") for order in orders)
+    for side in "abcde":
+        behind = [order[order.index(side) - 1] if order.index(side) else "" for order in orders]
+        assert all(behind.count(other) <= 3 for other in "abcde"), side
+
+
+def test_points_that_were_measured_several_times():
+    """A point of a curve that was measured three times has the medians of its figures, and all of its rates."""
+    runs = [{"x": 9, "write": {"rate": rate, "mib": 10 * rate}} for rate in (3.0, 1.0, 2.0)]
+    assert curves.merged(runs) == {"x": 9, "write": {"rate": 2.0, "mib": 20.0, "rates": [3.0, 1.0, 2.0]}}
+    assert curves.merged(runs[:1]) == {"x": 9, "write": {"rate": 3.0, "mib": 30.0}}
 
 
 def test_every_benchmark_is_a_part():

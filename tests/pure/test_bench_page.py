@@ -121,7 +121,7 @@ def test_a_part_that_fails_is_named_and_the_others_go_on(
 def test_a_run_of_all_parts_says_how_long_it_took(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, report: dict[str, Any]
 ):
-    """The seconds of a quick run and of a full one stand in the report and on the page; some parts alone change none."""
+    """The seconds of a quick run and of a full one stand in the report and on the page; parts alone change none."""
     monkeypatch.setattr(run, "run_part", lambda name, quick, most: ({"rate": 5}, {"command": name, "seconds": 1.0}))
     _, found = started(tmp_path, monkeypatch, "--quick")
     assert found["took"].keys() == {"quick"}

@@ -110,7 +110,7 @@ def test_fast_ingest_to_many_subjects(url: str):
             return time.process_time() - before
 
     found = ratio(lambda: publish(COUNT), lambda: publish(1))
-    assert found < 4, found  # measured: 1.3 to 1.6; with a look through the column for each subject it would be far above
+    assert found < 4, found  # measured: 1.3 to 1.6; a look through the column for each is far above
 
 
 @pytest.mark.skipif(not compiled, reason="compiled code is what is measured")

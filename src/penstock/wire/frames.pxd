@@ -55,7 +55,7 @@ cpdef sizes(Rows rows)
 
 @cython.locals(
     content="const unsigned char*", row=Py_ssize_t, start=Py_ssize_t, end=Py_ssize_t, place=Py_ssize_t, dot=bint,
-    byte="unsigned char", pattern=bytes,
+    byte="unsigned char", pattern=bytes, before=Py_ssize_t, size=Py_ssize_t,
 )
 cpdef Py_ssize_t doubtful_subject(Texts subjects, Py_ssize_t count, Py_ssize_t first, list patterns) except -1
 @cython.locals(place=Py_ssize_t, whole=bint, size=Py_ssize_t, index=Py_ssize_t, byte="unsigned char")

@@ -218,13 +218,22 @@ def sizes(rows: Rows) -> Any:
 def doubtful_subject(subjects: Texts, count: int, first: int, patterns: list[bytes]) -> int:
     """Give the first subject from `first` on that needs a closer look, or `count`.
 
-    All others are plain: tokens of printable ASCII without wildcards, and one of the patterns fits.
+    All others are plain: tokens of printable ASCII without wildcards, and one of the patterns fits. One that is the
+    same as that of the row before needs no second look.
     """
     content = subjects.content
+    start = end = 0
     for row in range(first, count):
+        before, size = start, end - start
         start, end = subjects.offsets[row], subjects.offsets[row + 1]
         if start == end:
             return row
+        if end - start == size:
+            if cython.compiled:
+                if memcmp(content + before, content + start, size) == 0:
+                    continue
+            elif content[before : before + size] == content[start:end]:
+                continue
         dot = True  # as if one stood before: no token is empty
         for place in range(start, end):
             byte = content[place]

@@ -234,13 +234,11 @@ def doubtful_subject(subjects: Texts, count: int, first: int, patterns: list[byt
                     continue
             elif content[before : before + size] == content[start:end]:
                 continue
-        dot = True  # as if one stood before: no token is empty
-        for place in range(start, end):
-            byte = content[place]
-            if byte <= 32 or byte >= 127 or byte == 42 or byte == 62 or (byte == 46 and dot):
-                return row
-            dot = byte == 46
-        if dot:
+        if cython.compiled:
+            plain = penstock_is_plain(content, start, end)  # type: ignore[name-defined]  # noqa: F821  # in frames.pxd
+        else:
+            plain = _is_plain(content, start, end)
+        if not plain:
             return row
         for pattern in patterns:
             if _fits(content, start, end, pattern):
@@ -248,6 +246,19 @@ def doubtful_subject(subjects: Texts, count: int, first: int, patterns: list[byt
         else:
             return row
     return count
+
+
+def _is_plain(content: Any, start: int, end: int) -> bool:
+    """Tell whether a subject is tokens of printable ASCII without wildcards, as the compiled form does."""
+    if not cython.compiled:
+        dot = True  # as if one stood before: no token is empty
+        for place in range(start, end):
+            byte = content[place]
+            if byte <= 32 or byte >= 127 or byte == 42 or byte == 62 or (byte == 46 and dot):
+                return False
+            dot = byte == 46
+        return not dot
+    return False
 
 
 def _fits(content: Any, start: int, end: int, pattern: bytes) -> bool:

@@ -24,6 +24,18 @@ class CpuTime:
         return {kind: round(seconds, 2) for kind, seconds in found.items()}
 
 
+def memory() -> float:
+    """Give the MiB of this process and all its children but servers; pages that they share count for each."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    found = 0
+    for process, (kind, _) in _all().items():
+        try:
+            found += 0 if kind == "server" else int(Path(f"/proc/{process}/statm").read_text().split()[1]) * page
+        except OSError:
+            continue  # it has just ended
+    return found / 2**20
+
+
 def _all() -> dict[int, tuple[str, int]]:
     """Give the kind and the ticks of each process below this one; what ended is counted by its parent."""
     parents, facts = {}, {}

@@ -6,10 +6,11 @@ import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-__all__ = ["about", "cpu_of", "memory_of", "ratios", "rotated", "summary"]
+__all__ = ["about", "cpu_of", "medians", "memory_of", "ratios", "rotated", "summary"]
 
+Side = TypeVar("Side")
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -25,10 +26,11 @@ def memory_of(pid: int | str = "self") -> float:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE / 2**20
 
 
-def rotated(names: Sequence[str], turn: int) -> list[str]:
-    """Give the sides in another order every round, so that none always comes first."""
+def rotated(names: Sequence[Side], turn: int) -> list[Side]:
+    """Give the sides in another order every round: none always comes first, or always behind the same other one."""
     place = turn % len(names)
-    return [*names[place:], *names[:place]]
+    order = [*names[place:], *names[:place]]
+    return order[::-1] if turn % 2 else order
 
 
 def summary(values: Sequence[float]) -> dict[str, Any]:
@@ -44,6 +46,12 @@ def summary(values: Sequence[float]) -> dict[str, Any]:
 
 def _short(value: float) -> float:
     return float(f"{value:.4g}")
+
+
+def medians(found: list[dict[str, float]]) -> dict[str, float]:
+    """Give the median of each kind of process over the rounds."""
+    kinds = sorted({kind for one in found for kind in one})
+    return {kind: round(statistics.median(one.get(kind, 0.0) for one in found), 2) for kind in kinds}
 
 
 def ratios(rates: Mapping[str, Sequence[float]], to: str) -> dict[str, dict[str, Any]]:

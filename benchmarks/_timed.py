@@ -45,15 +45,20 @@ def main() -> None:
     print(json.dumps({"rate": count / seconds, "cpu": cpu, "server_cpu": server_cpu, "mib": memory_of()}))
 
 
-def raw_atomic(url: str, count: int, size: int) -> float:
+def raw_atomic(url: str, count: int, size: int, ids: bool = False) -> float:
     """Atomic batches with frames that were made before: the sender that the sink is measured against."""
     import spark_write
 
     spark_write.SIZE, spark_write.time = size, sides.time  # type: ignore[attr-defined]  # the clock that notes more
-    return float(spark_write.raw_atomic(url, count))
+    return float(spark_write.raw_atomic(url, count, ids=ids))
 
 
-SIDES = {**sides.SIDES, "raw_atomic": raw_atomic}
+def raw_atomic_ids(url: str, count: int, size: int) -> float:
+    """The same with an id for each row, as `publish` sends them unless it is told otherwise."""
+    return raw_atomic(url, count, size, ids=True)
+
+
+SIDES = {**sides.SIDES, "raw_atomic": raw_atomic, "raw_atomic_ids": raw_atomic_ids}
 
 if __name__ == "__main__":
     main()

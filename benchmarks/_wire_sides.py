@@ -56,7 +56,7 @@ def raw_pull(url: str, count: int, size: int) -> float:
         name = bulk.api(f"CONSUMER.CREATE.{STREAM}", {"stream_name": STREAM, "config": config})["name"]
         body = json.dumps({"batch": 1_000_000, "max_bytes": 16 * 1024 * 1024, "no_wait": True}).encode()
         request = f"PUB $JS.API.CONSUMER.MSG.NEXT.{STREAM}.{name} drain.a {len(body)}\r\n".encode() + body + b"\r\n"
-        return _drain(bulk, begun, b"SUB drain.* 99\r\n" + request, size, rb"NATS/1\.0 409", request, False)
+        return _drain(bulk, begun, b"SUB drain.* 99\r\n" + request, count, size, rb"NATS/1\.0 409", request, False)
 
 
 def raw_push(url: str, count: int, size: int) -> float:
@@ -66,7 +66,7 @@ def raw_push(url: str, count: int, size: int) -> float:
         config = {"ack_policy": "none", "mem_storage": True, "num_replicas": 1, "deliver_subject": "drain.b"}
         body = json.dumps({"stream_name": STREAM, "config": config}).encode()
         create = f"PUB $JS.API.CONSUMER.CREATE.{STREAM} drain.c {len(body)}\r\n".encode() + body + b"\r\n"
-        return _drain(bulk, begun, b"SUB drain.b 99\r\n" + create, size, rb"(?!)", b"", False)
+        return _drain(bulk, begun, b"SUB drain.b 99\r\n" + create, count, size, rb"(?!)", b"", False)
 
 
 def raw_push_flow(url: str, count: int, size: int) -> float:
@@ -78,7 +78,7 @@ def raw_push_flow(url: str, count: int, size: int) -> float:
         body = json.dumps({"stream_name": STREAM, "config": config}).encode()
         create = f"PUB $JS.API.CONSUMER.CREATE.{STREAM} drain.c {len(body)}\r\n".encode() + body + b"\r\n"
         return _drain(
-            bulk, begun, b"SUB drain.b 99\r\n" + create, size, rb"(\$JS\.FC\.[^ ]+) ", b"PUB %s 0\r\n\r\n", True
+            bulk, begun, b"SUB drain.b 99\r\n" + create, count, size, rb"(\$JS\.FC\.[^ ]+) ", b"PUB %s 0\r\n\r\n", True
         )
 
 
@@ -99,28 +99,36 @@ def raw_direct(url: str, count: int, size: int) -> float:
         return time.perf_counter() - begun
 
 
-def _drain(
-    bulk: BulkConnection, begun: float, start: bytes, size: int, ask: bytes, answer: bytes, all_of_it: bool
-) -> float:
-    """Receive until the server says that nothing is left, answering what must be answered.
+_LAST = re.compile(rb"\$JS\.ACK\.[^ ]+\.0 (?:[0-9]+ )?([0-9]+)\r\n|NATS/1\.0 404")
+_STATUS = 400  # bytes that the line of a delivery, or a status, has at the most
 
-    Only the end of what was received is looked at, where that is enough, so that receiving is all that is measured.
+
+def _drain(
+    bulk: BulkConnection, begun: float, start: bytes, count: int, size: int, ask: bytes, answer: bytes, all_of_it: bool
+) -> float:
+    """Receive until the last message is there whole, answering what must be answered.
+
+    A drain must not cost more than a reader. What is asked stands at the end of what came, so only as much of it is
+    looked at; the end of the last message is not looked for before the payloads of all the others can be there.
+    `all_of_it`: what is asked may stand anywhere.
     """
-    wire, deadline = bulk.wire, Deadline(FOREVER)
-    last = re.compile(rb"\$JS\.ACK\.[^ ]+\.0 |NATS/1\.0 404")
-    asked = re.compile(ask)
+    wire, deadline, asked = bulk.wire, Deadline(FOREVER), re.compile(ask)
     wire.send(start, deadline)
-    tail, rest = size + 400, b""
+    tail, rest, received = _STATUS, b"", 0
     while True:
         wire.receive(deadline)
         parser = wire.parser
+        received += parser.end - parser.start
+        if received >= (count - 1) * size:
+            tail = size + _STATUS
         begin = parser.start if all_of_it else max(parser.start, parser.end - tail)
-        window = rest + bytes(parser.buffer[begin : parser.end])
+        window = rest + bytes(memoryview(parser.buffer)[begin : parser.end])
         parser.take(parser.end)
         for found in asked.finditer(window):
             if found.end() > len(rest):
                 wire.send(answer % found.group(1) if found.groups() else answer, deadline)
-        if last.search(window, max(0, len(window) - 2 * tail)):
+        last = _LAST.search(window, max(0, len(window) - 2 * tail)) if received >= (count - 1) * size else None
+        if last and (last.group(1) is None or len(window) >= last.end() + int(last.group(1)) + 2):
             return time.perf_counter() - begun
         rest = window[-tail:]
 

@@ -31,6 +31,7 @@ NAMES = {
     "raw_fast": "raw socket",
     "raw_acks": "raw socket",
     "raw_atomic": "raw socket",
+    "raw_atomic_ids": "raw socket, with ids",
     "read": "Penstock",
     "publish_fast": "Penstock",
     "publish_acks": "Penstock",
@@ -44,7 +45,7 @@ NAMES = {
     "go_async": "nats bench (Go)",
     "go_atomic": "nats bench (Go)",
 }
-KINDS = {"raw socket": "limit", "Penstock": "ours", "Penstock, without ids": "ours"}
+KINDS = {"raw socket": "limit", "raw socket, with ids": "limit", "Penstock": "ours", "Penstock, without ids": "ours"}
 CASES = {
     "read": "Read a stream",
     "publish fast": "Publish by fast ingest",
@@ -113,6 +114,10 @@ def _machine(report: dict[str, Any]) -> str:
     return (
         f"{kind}: {about['cores']} cores, {about['system']}, Python {about['python']}, nats-server {server}, "
         f"Penstock {about['penstock']} ({built}); the load of the machine when it began was {about['load']:g}."
+        + "".join(
+            f" All parts of a {kind} run took {took['seconds']:,.0f} s{', and some failed' if took['failed'] else ''}."
+            for kind, took in report.get("took", {}).items()
+        )
     )
 
 
@@ -127,7 +132,10 @@ def _bars(report: dict[str, Any], bars: list[dict[str, Any]]) -> Iterator[str]:
         state = "" if value is None else "reached" if is_reached(bar, value) else "**not reached**"
         yield f"| {bar['path']} | {sign}{bar['wanted']:g} | {shown} | {state} | `{bar['command']}` |"
         if value is not None and not is_reached(bar, value):
-            seen = [(label, find(report, keys)) for label, keys in bar.get("seen", ())]
+            seen = [
+                (label, bar_value(report, dict(zip(("figure", "over"), keys, strict=False))))
+                for label, *keys in bar.get("seen", ())
+            ]
             proof = "; ".join(f"{label} {value:.3g}" for label, value in seen if isinstance(value, int | float))
             why = bar.get("bound") or "what bounds it is not known yet."
             bounds.append(f"- {bar['path']}: {why}{f' In this run: {proof}.' if proof else ''}")
@@ -156,8 +164,13 @@ def _paths(report: dict[str, Any], drawn: dict[str, str]) -> Iterator[str]:
         yield "|---|---|---|---|---|---|"
         for size, found in sizes.items():
             for side, figures in found["sides"].items():
-                ratio = next((item for key, item in found["ratios"].items() if key.startswith(f"{side} / ")), None)
+                to, ratio = next(
+                    ((key.split(" / ")[1], of) for key, of in found["ratios"].items() if key.startswith(f"{side} / ")),
+                    ("", None),
+                )
                 share = f"{ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f})" if ratio else ""
+                if to and to != next(iter(found["sides"])):
+                    share += f" of the {NAMES.get(to, to)}"
                 cells = [f"{int(size):,}", NAMES.get(side, side), f"{figures['rate']['median']:,.0f}", share]
                 cells += [f"{figures[key]['median']:.2f}" for key in ("cpu_us", "server_cpu_us")]
                 yield f"| {' | '.join(cells)} |"
@@ -174,7 +187,7 @@ def _growth(report: dict[str, Any], drawn: dict[str, str]) -> Iterator[str]:
         across, title = CURVES[curve]
         if not points:
             continue
-        sides = [key for key in points[0] if key != "x"]
+        sides = [key for key, figures in points[0].items() if isinstance(figures, dict)]
         verbs = [key for key in sides if "mib" in points[0][key]]
         raw = "raw" in sides  # the limit beside it, of which only the rate is known
         rates = {side: [(point["x"], point[side]["rate"]) for point in points] for side in sides}
@@ -188,6 +201,12 @@ def _growth(report: dict[str, Any], drawn: dict[str, str]) -> Iterator[str]:
         yield f"### {title}\n"
         yield f"![{title}: rate](performance/growth-{curve}.svg)\n"
         yield f"![{title}: memory](performance/memory-{curve}.svg)\n"
+        if curve == "partitions":
+            whole = points[0].get("whole")
+            whose = "the driver, the JVM and the Python workers together" if whole else "the driver's Python alone"
+            yield f"Our CPU time and memory are those of {whose}.\n"
+        if most := max(len(point[sides[0]].get("rates", ())) for point in points):
+            yield f"The first and the last point were measured {most} times, in turn: the table has their medians.\n"
         heads = [f"{verb}, /s | {verb}, s | our CPU, µs | the server's CPU, µs" for verb in verbs]
         heads += ["a raw sender, /s"] * raw
         yield f"| {across} | {' | '.join(heads)} | MiB, ours | MiB, the server |"

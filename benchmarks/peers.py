@@ -4,7 +4,8 @@
     python benchmarks/peers.py bus [--rounds 9]          single requests, 64 in flight, and elements one at a time
     python benchmarks/peers.py chunks [--rounds 9]       100 MB from and to either side, each time in new processes
 
-All sides are processes of their own and take turns; rates are medians, CPU time is of both processes of a side.
+All sides are processes of their own and take turns, in another order every round; rates and ratios are medians, those
+of the bus with the least and the most, and CPU time is of both processes of a side.
 The Go sides need `go` and a checkout of what they speak: PENSTOCK_PEER_BUS names one of airs-ibusnats,
 PENSTOCK_PEER_CHUNKS one of natsChunked (branch v2-offset-protocol). Without them they are skipped, by name.
 With PENSTOCK_UVLOOP=1 our sides and the bare loop run on uvloop. JSON to artifacts/peers.json.
@@ -29,6 +30,9 @@ from urllib.parse import urlsplit
 
 import penstock
 from penstock.bus import Bus, Request, Response, Sender
+
+sys.path.insert(0, str(Path(__file__).parent))
+from _measure import rotated
 
 HERE = Path(__file__).resolve()
 ARTIFACTS = HERE.parents[1] / "artifacts"
@@ -254,8 +258,8 @@ def measure_bus(rounds: int, peer: str | None) -> dict[str, Any]:
             ("window", ELEMENTS, ELEMENT, ("ours",)),
         ]
         for number in range(rounds + 1):
-            for what, count, extra, sides in works:
-                for side in sides:
+            for what, count, extra, sides in rotated(works, number):
+                for side in rotated(sides, number):
                     if side not in pairs:
                         continue
                     serving, asking = pairs[side]
@@ -270,13 +274,19 @@ def measure_bus(rounds: int, peer: str | None) -> dict[str, Any]:
         for pair in pairs.values():
             for program in pair:
                 program.end()
-    rows = {name: {key: statistics.median(values) for key, values in row.items()} for name, row in found.items()}
+    rows = {
+        name: {"rate": statistics.median(row["rate"]), "cpu": statistics.median(row["cpu"])}
+        for name, row in found.items()
+    }
     base = {"single": "single: nats-py, bare", "elements": "elements: Go", "window": "elements: ours"}
     for name, row in rows.items():
         against = base[name.split(":")[0]]
+        row |= {"least rate": min(found[name]["rate"]), "most rate": max(found[name]["rate"])}
         if against in rows:
-            row["ratio"] = row["rate"] / rows[against]["rate"]
-        ratio = f"{row['ratio']:6.2f} of {against}" if "ratio" in row else ""
+            shares = [mine / other for mine, other in zip(found[name]["rate"], found[against]["rate"], strict=True)]
+            row |= {"ratio": statistics.median(shares), "least ratio": min(shares), "most ratio": max(shares)}
+        spread = f" ({row['least ratio']:.2f} to {row['most ratio']:.2f})" if "ratio" in row else ""
+        ratio = f"{row['ratio']:6.2f} of {against}{spread}" if "ratio" in row else ""
         print(f"{name:26} {row['rate']:9,.0f}/s  {row['cpu']:6.1f} us CPU  {ratio}")
     return rows
 

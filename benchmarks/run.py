@@ -1,7 +1,7 @@
 """Runs every benchmark, part by part, and makes one report and one page of it: `make bench`.
 
     python benchmarks/run.py                     all parts, for hours on a slow machine
-    python benchmarks/run.py --quick             all parts in about ten minutes
+    python benchmarks/run.py --quick             all parts in about ten minutes; the report says how long it was
     python benchmarks/run.py --only paths bus    these parts; the others stay in the report as they were
     python benchmarks/run.py --list              the parts, and what each is
 
@@ -105,10 +105,10 @@ def main() -> None:
             print(f"{name:12} {what}")
         return
     os.chdir(ROOT)
-    report: dict[str, Any] = {}
-    if set(given.only) != set(PARTS):  # the others stay as they were: in the last report, or on the page
-        kept = [given.output, *([] if given.no_page else [FIGURES])]
-        report = next((json.loads(file.read_text()) for file in kept if file.exists()), {})
+    kept = [given.output, *([] if given.no_page else [FIGURES])]
+    before = next((json.loads(file.read_text()) for file in kept if file.exists()), {})
+    whole = set(given.only) == set(PARTS)  # if not, the others stay as they were: in the last report, or on the page
+    report: dict[str, Any] = {"took": before.get("took", {})} if whole else before
     report["about"] = about() | {"quick": given.quick}
     parts, went = report.setdefault("parts", {}), report.setdefault("went", {})
     begun, failed, this = time.monotonic(), {}, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -127,7 +127,11 @@ def main() -> None:
             report["skipped"] |= part.get("skipped") or {} if isinstance(part, dict) else {}
         given.output.parent.mkdir(parents=True, exist_ok=True)
         given.output.write_text(json.dumps(report, indent=1) + "\n")  # after each part: a run that ends is not lost
-    print(f"Written to {given.output}, in {time.monotonic() - begun:,.0f} s.")
+    seconds = round(time.monotonic() - begun)
+    if whole:
+        report.setdefault("took", {})["quick" if given.quick else "full"] = {"seconds": seconds, "failed": len(failed)}
+        given.output.write_text(json.dumps(report, indent=1) + "\n")
+    print(f"Written to {given.output}, in {seconds:,} s.")
     for name, why in report["skipped"].items():
         print(f"skipped: {name}: {why}")
     if not given.no_page:

@@ -3,11 +3,12 @@
     python benchmarks/spark_read.py              five and ten million messages of 128 bytes
     python benchmarks/spark_read.py --quick      a tenth of that
 
-All sides run in one go against one embedded server and one `local[2]` Spark on this machine, in turn. Rates are
-the best of several runs; the ratio that counts is the median of those of neighbouring runs. `ready` is a Python source
-that has the same rows ready and only hands them to Spark: Spark's own ceiling, in rows and, for a streaming query, in
-the time before the first batch. CPU time is that of a row, by kind of process. The result goes to
-artifacts/spark_read.json, or where --output says.
+All sides run in one go against one embedded server and one `local[2]` Spark on this machine, in turn, in another order
+every round. Rates, CPU time and ratios are medians of the same rounds; a ratio is of neighbours in one round. `ready`
+is a Python source that has the same rows ready and only hands them to Spark: Spark's own ceiling, in rows and, for a
+streaming query, in the time before the first batch. `drained` does the same while it receives the messages of its
+ranges and drops them: what a Python source gets that does nothing with them, beside a server. CPU time is that of a
+row, by kind of process. The result goes to artifacts/spark_read.json, or where --output says.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import _ready_source
 import _wire_sides as sides
 from _cpu import CpuTime
+from _measure import medians, rotated, summary
 
 SIZE = 128
 PIECE = 100_000
@@ -93,41 +95,47 @@ class Memory(threading.Thread):
 
 
 def throughput(spark: Any, url: str, count: int, repeats: int) -> dict[str, Any]:
-    """Compare Spark into the noop sink with the raw drain of one connection."""
-    best: dict[str, float] = {}
+    """Compare Spark into the noop sink with the raw drain of one connection, and with sources that do nothing."""
+
+    def ready(**options: str) -> Any:
+        return spark.read.format("ready").options(rows=str(count), **options).load()
+
     runs = {
         "raw pull": lambda: sides.raw_pull(url, count, SIZE),
         "spark noop": lambda: drain(load(spark, url, count)),
-        "ready, into noop": lambda: drain(spark.read.format("ready").option("rows", str(count)).load()),
+        "ready, into noop": lambda: drain(ready()),
+        "drained, into noop": lambda: drain(ready(url=url)),
         "spark noop, no headers": lambda: drain(load(spark, url, count, includeHeaders="false")),
         "wire read, one connection": lambda: sides.read(url, count, SIZE),
     }
-    ratios, ceilings = [], []
-    cpu: dict[str, dict[str, float]] = {}
-    for _ in range(repeats):
-        rates = {}
-        for side, work in runs.items():
+    rates: dict[str, list[float]] = {side: [] for side in runs}
+    cpu: dict[str, list[dict[str, float]]] = {side: [] for side in runs}
+    for turn in range(repeats):
+        for side in rotated(list(runs), turn):
             watch = CpuTime()
-            rates[side] = count / work()
-            cpu[side] = {kind: round(1e6 * seconds / count, 2) for kind, seconds in watch.taken().items()}
-        ratios.append(rates["spark noop"] / rates["raw pull"])
-        ceilings.append(rates["spark noop"] / rates["ready, into noop"])
-        best = {side: max(rate, best.get(side, 0.0)) for side, rate in rates.items()}
-    for side, rate in best.items():
-        share = f"{rate / best['raw pull']:6.3f} of the raw pull"
-        print(f"  {side:28} {rate:12,.0f}/s   {share}   CPU us a row {cpu[side]}", flush=True)
-    print(
-        f"  Spark into noop is {statistics.median(ceilings):.2f} of what Spark takes from a source that has rows ready"
-    )
-    ratio, spread = statistics.median(ratios), [round(item, 2) for item in sorted(ratios)]
-    print(f"  Spark into noop is {ratio:.2f} of the raw drain of one connection (median of {spread}); wanted 0.7")
+            rates[side].append(count / runs[side]())
+            cpu[side].append({kind: 1e6 * seconds / count for kind, seconds in watch.taken().items()})
+    used = {side: medians(found) for side, found in cpu.items()}
+    found = {side: summary(values) for side, values in rates.items()}
+    for side, rate in found.items():
+        print(f"  {side:28} {rate['median']:12,.0f}/s   CPU us a row {used[side]}", flush=True)
+
+    def share(side: str, of: str) -> dict[str, Any]:
+        return summary([mine / other for mine, other in zip(rates[side], rates[of], strict=True)])
+
+    ratios = {side: share("spark noop", side) for side in runs if side != "spark noop"}
+    for side, ratio in ratios.items():
+        print(f"  Spark into noop is {ratio['median']:.2f} of {side} ({ratio['min']:.2f} to {ratio['max']:.2f})")
     return {
         "messages": count,
-        "rates": {side: round(rate) for side, rate in best.items()},
-        "ratios": spread,
-        "ratio": round(ratio, 2),
-        "of Spark's ceiling": round(statistics.median(ceilings), 2),
-        "cpu us a row": cpu,
+        "rates": {side: rate["median"] for side, rate in found.items()},
+        "spread": {side: {"min": rate["min"], "max": rate["max"]} for side, rate in found.items()},
+        "ratios": ratios["raw pull"]["all"],
+        "ratio": ratios["raw pull"]["median"],
+        "of Spark's ceiling": ratios["ready, into noop"]["median"],
+        "of a source that drops what it receives": ratios["drained, into noop"]["median"],
+        "such a source, of the raw pull": share("drained, into noop", "raw pull")["median"],
+        "cpu us a row": used,
     }
 
 

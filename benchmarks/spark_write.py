@@ -24,7 +24,6 @@ import json
 import os
 import pstats
 import secrets
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -54,7 +53,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import _wire_sides
 from _cpu import CpuTime
 from _empty_sink import Empty
-from _measure import rotated, summary
+from _measure import medians, rotated, summary
 
 SIZE = 128
 STREAM = "BENCH"
@@ -82,15 +81,18 @@ GOALS = {
 }
 
 
-def raw_atomic(url: str, count: int, ready: Callable[[], object] = lambda: None, like_sink: bool = False) -> float:
+def raw_atomic(
+    url: str, count: int, ready: Callable[[], object] = lambda: None, like_sink: bool = False, ids: bool = False
+) -> float:
     """The limit: atomic batches of a thousand, frames made before the clock starts, four under way.
 
     Batches of large messages are smaller: the server drops what comes when 128 MB wait for a stream. `like_sink`: each
     batch has one row less, and a journal of 16 bytes a row in its place, which is stored only if one of four lanes is
-    still ours. `ready` is called when only the clock is to start.
+    still ours. `ids`: each row has an id, as `publish` gives one. `ready` is called when only the clock is to start.
     """
     payload, most = b"x" * SIZE, max(1, min(1000, (16 << 20) // SIZE)) - like_sink
     own, opening = secrets.token_hex(4), 0
+    named = secrets.token_hex(8).encode()
     if like_sink:
         task = TaskConnection(ConnectionOptions(url, request_timeout=60))
         opening = task.store(STREAM, [(f"bench.lanes.{own}.{lane}", {}, b"open") for lane in range(4)]) - 3
@@ -100,6 +102,9 @@ def raw_atomic(url: str, count: int, ready: Callable[[], object] = lambda: None,
         for number, start in enumerate(range(0, count, most)):
             name, rows = secrets.token_hex(12).encode(), min(most, count - start)
             messages = [(b"bench.a", b"", payload)] * rows
+            if ids:
+                of_row = [b"Nats-Msg-Id: %s.%d\r\n" % (named, row) for row in range(start, start + rows)]
+                messages = [(b"bench.a", header, payload) for header in of_row]
             if like_sink:
                 expected = b"Nats-Expected-Last-Subject-Sequence: %d\r\n" % (opening + number % 4)
                 expected += f"Nats-Expected-Last-Subject-Sequence-Subject: bench.lanes.{own}.{number % 4}\r\n".encode()
@@ -283,16 +288,16 @@ def measure(spark: Any, sync: str, count: int, rounds: int) -> dict[str, Any]:
                 watch, rows = CpuTime(), slow if name == "nats-py" else count
                 rates[name].append(sides[name]())
                 cpu[name].append({kind: 1e6 * seconds / rows for kind, seconds in watch.taken().items()})
-    medians, ratios = compare(sync, rates)
-    used = {name: _medians(found) for name, found in cpu.items()}
-    for name, rate in medians.items():
+    middle, ratios = compare(sync, rates)
+    used = {name: medians(found) for name, found in cpu.items()}
+    for name, rate in middle.items():
         print(
             f"  sync {sync:7} {name:34} {rate['median']:10,.0f} rows/s   CPU us a row {used.get(name, '')}", flush=True
         )
     for name, found in ratios.items():
         wanted = f"  (goal {found['goal']:g})" if "goal" in found else ""
         print(f"  sync {sync:7} {name:66} {found['median']:6.2f} of {found['all']}{wanted}", flush=True)
-    return {"rates": medians, "ratios": ratios, "cpu us a row": used}
+    return {"rates": middle, "ratios": ratios, "cpu us a row": used}
 
 
 def compare(sync: str, rates: Mapping[str, Sequence[float]]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -311,11 +316,6 @@ def compare(sync: str, rates: Mapping[str, Sequence[float]]) -> tuple[dict[str, 
         found = summary([one / two for one, two in zip(sides[mine], sides[other], strict=True)])
         ratios[name] = {**found, "goal": goal} if goal else found
     return {name: summary(found) for name, found in sides.items()}, ratios
-
-
-def _medians(found: list[dict[str, float]]) -> dict[str, float]:
-    kinds = {kind for one in found for kind in one}
-    return {kind: round(statistics.median(one.get(kind, 0.0) for one in found), 2) for kind in sorted(kinds)}
 
 
 def profile(count: int) -> None:

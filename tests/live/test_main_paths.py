@@ -1,8 +1,8 @@
 """The three main paths cost no more than they did: reading, fast ingest and the exactly-once sink, beside raw sockets.
 
 Ratios of CPU time are compared, never times: both sides run in this process, in turn, and the best round of each
-counts, so that a starved machine changes little. The bounds are generous, about three times what is measured on a quiet
-machine: they find a step that became a Python call a row, or grew with the square, and not a slow day.
+counts, so that a starved machine changes little. The bounds are generous: they find a step that became a Python call a
+row, or grew with the square, and not a slow day. What is measured stands beside each of them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from benchmarks import _wire_sides as sides
 from benchmarks.wire import create
@@ -77,7 +78,7 @@ def test_reading(url: str, monkeypatch: pytest.MonkeyPatch):
         lambda: cpu_of_side(monkeypatch, sides.read, url, COUNT, SIZE),
         lambda: cpu_of_side(monkeypatch, sides.raw_pull, url, COUNT, SIZE),
     )
-    assert found < 15, found
+    assert found < 12, found  # measured: 4 to 6; the raw socket takes 0.05 us a message
 
 
 def on_a_new_stream(monkeypatch: pytest.MonkeyPatch, url: str, side: Callable[..., Any]) -> float:
@@ -92,7 +93,24 @@ def test_fast_ingest(url: str, monkeypatch: pytest.MonkeyPatch):
         lambda: on_a_new_stream(monkeypatch, url, sides.SIDES["publish_fast"]),
         lambda: on_a_new_stream(monkeypatch, url, sides.raw_fast),
     )
-    assert found < 10, found
+    assert found < 5, found  # measured: 1.7 to 2.2
+
+
+@pytest.mark.skipif(not compiled, reason="compiled code is what is measured")
+def test_fast_ingest_to_many_subjects(url: str):
+    """A row costs about the same whether each has a subject of its own or all have one: the cost does not grow."""
+    data = pa.array([b"x" * SIZE] * COUNT, pa.binary())
+
+    def publish(distinct: int) -> float:
+        named = pa.array([f"bench.{number % distinct:07}" for number in range(COUNT)])
+        create(url, "memory")
+        with BulkConnection(url) as bulk:
+            before = time.process_time()
+            bulk.publish(sides.STREAM, pa.record_batch({"subject": named, "data": data}), "fast")
+            return time.process_time() - before
+
+    found = ratio(lambda: publish(COUNT), lambda: publish(1))
+    assert found < 4, found  # measured: 1.3 to 1.6; a look through the column for each is far above
 
 
 @pytest.mark.skipif(not compiled, reason="compiled code is what is measured")
@@ -127,4 +145,4 @@ def test_the_exactly_once_sink(url: str, unique: Callable[..., str]):
             return time.process_time() - before
 
     found = ratio(sink, atomic)
-    assert found < 12, found
+    assert found < 7, found  # measured: 2.5 to 3.1

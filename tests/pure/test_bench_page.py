@@ -11,7 +11,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from benchmarks import charts, page, run
+from benchmarks import charts, curves, page, run
+from benchmarks._measure import rotated
 
 from tests.pure.test_house import ROOT
 
@@ -48,13 +49,16 @@ def test_a_figure_in_a_sentence_is_written_anew(report: dict[str, Any]):
 
 
 def test_every_bar_is_of_a_part(report: dict[str, Any]):
-    """A bar names a part that there is, its figure is found if that part ran, and it says how to measure it alone."""
+    """A bar names a part that there is, its figure is found if that part ran, and it says how to measure it alone.
+
+    What is marked as new was not measured yet when the figures were kept that the page is made of.
+    """
     for bar in BARS:
         assert bar["figure"][0] == "parts"
         part = bar["figure"][1]
         assert bar["command"].startswith(f"python benchmarks/{part}.py"), bar["path"]
         left_out = {part, *map(str, bar["figure"])} & set(report["skipped"])
-        if part in report["parts"] and not left_out and not report["about"]["quick"]:
+        if part in report["parts"] and not left_out and not report["about"]["quick"] and not bar.get("new"):
             assert page.bar_value(report, bar) is not None, bar["path"]
     assert len({bar["path"] for bar in BARS}) == len(BARS)
 
@@ -114,6 +118,38 @@ def test_a_part_that_fails_is_named_and_the_others_go_on(
     assert (report["parts"]["paths"]["quick"], report["parts"]["chunks"]["quick"]) == (True, False)
 
 
+def test_a_run_of_all_parts_says_how_long_it_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, report: dict[str, Any]
+):
+    """The seconds of a quick run and of a full one stand in the report and on the page; parts alone change none."""
+    monkeypatch.setattr(run, "run_part", lambda name, quick, most: ({"rate": 5}, {"command": name, "seconds": 1.0}))
+    _, found = started(tmp_path, monkeypatch, "--quick")
+    assert found["took"].keys() == {"quick"}
+    _, found = started(tmp_path, monkeypatch)
+    assert found["took"].keys() == {"quick", "full"}
+    _, again = started(tmp_path, monkeypatch, "--only", "bus")
+    assert again["took"] == found["took"]
+    report["took"] = {"quick": {"seconds": 583, "failed": 0}, "full": {"seconds": 9000, "failed": 2}}
+    text, _ = page.make(report)
+    assert "All parts of a quick run took 583 s. All parts of a full run took 9,000 s, and some failed." in text
+
+
+def test_sides_take_turns_in_other_orders():
+    """Each side comes first in some round, and none always directly behind the same other one."""
+    orders = [rotated("abcde", turn) for turn in range(5)]
+    assert all(sorted(order) == list("abcde") for order in orders)
+    for side in "abcde":
+        behind = [order[order.index(side) - 1] if order.index(side) else "" for order in orders]
+        assert all(behind.count(other) <= 3 for other in "abcde"), side
+
+
+def test_points_that_were_measured_several_times():
+    """A point of a curve that was measured three times has the medians of its figures, and all of its rates."""
+    runs = [{"x": 9, "write": {"rate": rate, "mib": 10 * rate}} for rate in (3.0, 1.0, 2.0)]
+    assert curves.merged(runs) == {"x": 9, "write": {"rate": 2.0, "mib": 20.0, "rates": [3.0, 1.0, 2.0]}}
+    assert curves.merged(runs[:1]) == {"x": 9, "write": {"rate": 3.0, "mib": 30.0}}
+
+
 def test_every_benchmark_is_a_part():
     """`make bench` runs every program of the folder that measures, each with a sentence on what it is."""
     programs = {path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py")} - run.TOOLS
@@ -137,7 +173,7 @@ def test_connectors_that_others_make(monkeypatch: pytest.MonkeyPatch):
     assert found["the Scala connector"] == ["/opt/measure", "with spaces", "nats://host", "10"]
     assert skipped.keys() == {"Kafka's connector"}
     sides = {"ours": said, "slow": [*said[:2], said[2].replace("50", "200")], "gone": ["/no/such/program"]}
-    monkeypatch.setattr(connectors, "commands", lambda url, count: (sides, skipped))
+    monkeypatch.setattr(connectors, "commands", lambda url, count, server: (sides, skipped))
     result = connectors.measure("nats://host", 10, rounds=2)
     assert result["times as fast"]["slow"]["trigger_ms"]["median"] == 4.0
     assert result["sides"].keys() == {"ours", "slow"}

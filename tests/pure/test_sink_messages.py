@@ -157,6 +157,42 @@ def test_bad_rows_are_named(columns, column):
     assert column.split()[-1] in dict(dead.headers.to_pylist()[0])["Penstock-Error"][0]
 
 
+SUBJECTS = some.sampled_from(
+    [
+        "orders.a",
+        "orders.a",
+        "orders.é",
+        "orders.*",
+        "orders.a>",
+        "orders",
+        "dead",
+        "dead.x",
+        "",
+        "$PENSTOCK.ORDERS.x",
+        "x",
+    ]
+)
+
+
+@given(some.lists(SUBJECTS, min_size=1, max_size=12), some.booleans())
+def test_each_bad_subject_is_found_among_good_ones(named: list[str], wide: bool):
+    """A batch that is checked as a whole refuses the rows that are refused if each subject is judged by itself."""
+    target = SinkStream("ORDERS", (">",) if wide else TARGET.subjects, 2000)
+    options = SinkOptions(stream="ORDERS", dead_letter_subject="dead")
+    batch = rows(subject=named, data=[str(row).encode() for row in range(len(named))])
+    messages, dead = Shape(options, target).messages(batch)
+    judged = Shape(options, target)
+    good = [row for row, subject in enumerate(named) if not judged._judge(subject)]
+    assert messages.data.to_pylist() == [str(row).encode() for row in good]
+    assert (0 if dead is None else len(dead)) == len(named) - len(good)
+    wanted = [
+        item
+        for item in named
+        if item in ("orders.a", "orders.é", "dead") or (wide and item in ("orders", "dead.x", "x"))
+    ]
+    assert messages.subjects.to_pylist() == wanted
+
+
 def test_headers_ids_and_ttl():
     """Headers are sorted, those of a server left out; ids and times to live come from their columns."""
     headers = pa.array([[("b", ["2", "3"]), ("Nats-Msg-Id", ["old"]), ("a", ["1"])], None], _map())

@@ -134,6 +134,38 @@ def test_every_cut_is_survived(wire: Any) -> None:
         assert rows(made) == wanted
 
 
+def after_another(wire: Any, frame: bytes, *, known: bool, sid: int = SID) -> tuple[Any, ...]:
+    """Fill a frame behind a delivery that it may be like, or by itself; give what came of it."""
+    made = columns(wire, 1 if known else 2)
+    made.count = made.next
+    if known:
+        fill(made, delivery(1, b"before"))
+        made.wire_size = 0
+    made.sid = sid
+    content = frame + b"MSG"  # what follows must stay
+    position = fill(made, content)
+    return position, made.stop, made.next, made.count, made.wire_size, rows(made, escape=True)[known:]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_a_delivery_like_the_one_before(data: st.DataObject) -> None:
+    """What is remembered of a delivery changes nothing: the next one, whole or broken, is judged as by itself."""
+    block = data.draw(st.sampled_from([None, b"NATS/1.0\r\nA: 1\r\n\r\n"]))
+    reply = data.draw(st.sampled_from([None, b"$JS.ACK.S.c.1.2.2.%d" % TIME, b"$JS.ACK.S.c.2.2.2.%d.5" % TIME]))
+    frame = delivery(2, subject=data.draw(st.sampled_from([b"a.b", b"x"])), block=block, reply=reply)
+    place = data.draw(st.integers(0, len(frame) - 1))
+    size = data.draw(st.integers(0, 2))
+    piece = data.draw(st.one_of(st.binary(max_size=2), st.sampled_from([b".", b" ", b"\r\n", b"0", b"9" * 19, b"H"])))
+    broken = frame[:place] + piece + frame[place + size :]
+    for content in (frame, broken, frame[:place]):
+        for name in FORMS:
+            made = form(name)
+            assert after_another(made, content, known=True) == after_another(made, content, known=False), content
+            other = after_another(made, content, known=True, sid=70)
+            assert other == after_another(made, content, known=False, sid=70), content
+
+
 @pytest.mark.parametrize(
     "frame",
     [
@@ -415,7 +447,7 @@ def test_both_forms_agree(frames: list[bytes], noise: list[tuple[int, int]], is_
 
 def test_a_constant_column() -> None:
     """A column that says the same everywhere has exactly as many rows as asked for."""
-    for count in (0, 1, 5, 1024, 1025):
+    for count in (0, 1, 5, 1024, 1025, 3):
         assert constant("S", count).to_pylist() == ["S"] * count
     assert constant("", 2).to_pylist() == ["", ""]
 

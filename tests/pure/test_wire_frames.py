@@ -286,7 +286,7 @@ PATTERNS = st.sampled_from(["a", "*", ">", "a.>", "a.*", "*.b", "a.*.b", "a*.b",
 
 
 @pytest.mark.parametrize("name", FORMS)
-@given(subjects=st.lists(TOKENS, min_size=1, max_size=5), patterns=st.lists(PATTERNS, max_size=3))
+@given(subjects=st.lists(TOKENS | st.just("a.b"), min_size=1, max_size=8), patterns=st.lists(PATTERNS, max_size=3))
 def test_only_subjects_that_are_fine_are_not_looked_at_closely(name: str, subjects: list[str], patterns: list[str]):
     """Each subject that is passed over is one, has no wildcard, and one of the stream's subjects covers it."""
     with pytest.MonkeyPatch.context() as patch:

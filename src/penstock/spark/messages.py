@@ -14,13 +14,13 @@ import pyarrow.compute as pc
 
 from penstock.errors import InputError, RowError
 from penstock.spark.json_rows import encode_rows
-from penstock.spark.markers import is_marker
+from penstock.spark.markers import MARKER_ROOT, is_marker
 from penstock.spark.options import refuse
 from penstock.spark.sink_options import TEMPLATE_COLUMN, SinkOptions, read_ttl, template_columns
 from penstock.wire import frames
 from penstock.wire.arrow import HEADERS
 from penstock.wire.blake2 import row_digests
-from penstock.wire.bulk.rows import offsets, texts
+from penstock.wire.bulk.rows import is_plain, offsets, texts
 from penstock.wire.jetstream.names import HEADER_PREFIX, MSG_ID, TTL
 from penstock.wire.subjects import covers
 
@@ -223,6 +223,7 @@ class Shape:
         self.target = target
         self.given = 0
         self._known: set[str] = set()
+        self._patterns = [bound.encode() for bound in target.subjects]
 
     def messages(self, batch: pa.RecordBatch) -> tuple[Messages, Messages | None]:
         """Give the messages of a batch, and those that go to the dead letters; RowError if that is not wanted."""
@@ -279,8 +280,15 @@ class Shape:
         if column is None or (column.null_count and self.options.subject is not None):
             filled = self._templated(batch, wrong if column is None else None)
             column = filled if column is None else pc.coalesce(column, filled)
-        note(wrong, "subject", column, self._judge)
+        if not self._are_fine(column):
+            note(wrong, "subject", column, self._judge)
         return column
+
+    def _are_fine(self, column: Any) -> bool:
+        """Tell whether all subjects are plain, of the stream, and none is a marker's; if not, each is judged."""
+        if not frames.COMPILED or column.null_count or not is_plain(column, self._patterns):
+            return False
+        return not pc.any(pc.starts_with(column, f"{MARKER_ROOT}.")).as_py()
 
     def _templated(self, batch: pa.RecordBatch, wrong: Wrong | None) -> Any:
         template = self.options.subject or ""

@@ -123,11 +123,20 @@ def constant(text: str, rows: int) -> pa.StringArray:
 
     Arrow's own `repeat` does too, but its scalars import pandas if that is installed, which takes a second.
     """
-    return _constant(text, 1 << max(rows - 1, 0).bit_length()).slice(0, rows)
+    made = _made(text)
+    column = made[0] if made else None
+    if column is None or len(column) < rows:
+        column = _constant(text.encode(), 1 << max(rows - 1, 0).bit_length())
+        made[:] = [column]
+    return column.slice(0, rows)
 
 
 @lru_cache(maxsize=8)  # a read asks for the same column with every batch
-def _constant(text: str, rows: int) -> pa.StringArray:
-    content = text.encode()
-    offsets = array("i", range(0, (rows + 1) * len(content), len(content)) if content else [0] * (rows + 1))
+def _made(text: str) -> list[pa.StringArray]:
+    """Give where the longest such column is kept that was made so far; shorter ones are a part of it."""
+    return []
+
+
+def _constant(content: bytes, rows: int) -> pa.StringArray:
+    offsets = array("i", range(0, (rows + 1) * len(content), len(content)) if content else bytes(4 * (rows + 1)))
     return _array(pa.string(), rows, offsets, content * rows)

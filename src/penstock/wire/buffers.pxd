@@ -5,6 +5,7 @@ cdef extern from *:
     """
     #include <stddef.h>
     #include <stdint.h>
+    #include <string.h>
     #if defined(__linux__)
     #include <sys/mman.h>
     #include <unistd.h>
@@ -19,8 +20,42 @@ cdef extern from *:
         madvise((void *) first, end - first, MADV_HUGEPAGE);
     #endif
     }
+
+    /* What a message takes several times stands here, so that it becomes a part of the loop that calls it. */
+    static inline Py_ssize_t penstock_find(const unsigned char *data, int byte, Py_ssize_t start, Py_ssize_t end) {
+        const unsigned char *place;
+        if (end <= start) return -1;
+        place = (const unsigned char *) memchr(data + start, byte, (size_t) (end - start));
+        return place == NULL ? -1 : place - data;
+    }
+
+    /* Read the digits from *place on and move it behind them; -1 if there are none, more than 19, or 64 bits of them. */
+    static inline long long penstock_digits(const unsigned char *data, Py_ssize_t *place, Py_ssize_t end) {
+        Py_ssize_t at = *place, last = end - at > 19 ? at + 19 : end;
+        uint64_t value = 0;
+        while (at < last) {
+            unsigned int digit = data[at] - 48u;
+            if (digit > 9) break;
+            value = value * 10 + digit;
+            at++;
+        }
+        if (at == *place || value >> 63) return -1;
+        *place = at;
+        return (long long) value;
+    }
+
+    static inline long long penstock_number(const unsigned char *data, Py_ssize_t start, Py_ssize_t end) {
+        Py_ssize_t place = start;
+        long long value;
+        if (end <= start || end - start > 19) return -1;
+        value = penstock_digits(data, &place, end);
+        return place == end ? value : -1;
+    }
     """
     void penstock_huge_pages(void* start, size_t size) noexcept
+    Py_ssize_t penstock_find(const unsigned char* data, int byte, Py_ssize_t start, Py_ssize_t end) noexcept nogil
+    long long penstock_digits(const unsigned char* data, Py_ssize_t* place, Py_ssize_t end) noexcept nogil
+    long long penstock_number(const unsigned char* data, Py_ssize_t start, Py_ssize_t end) noexcept nogil
 
 cdef Py_ssize_t _HUGE
 cdef long long _NARROW
@@ -83,10 +118,8 @@ cdef class Lines:
 @cython.locals(place=Py_ssize_t, content=bytearray)
 cpdef bytearray used_again(list spare, Py_ssize_t room)
 
-@cython.locals(place="const unsigned char*")
 cdef Py_ssize_t find(const unsigned char* data, int byte, Py_ssize_t start, Py_ssize_t end) noexcept nogil
 
-@cython.locals(value="unsigned long long", digit="unsigned int")
 cdef long long number(const unsigned char* data, Py_ssize_t start, Py_ssize_t end) noexcept
 
 cdef bint same(

@@ -24,7 +24,7 @@ if cython.compiled:
     )
     from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
     from cython.cimports.cpython.ref import Py_REFCNT
-    from cython.cimports.libc.string import memchr, memcmp, memcpy
+    from cython.cimports.libc.string import memcmp, memcpy
 
 __all__ = ["COMPILED", "Bytes", "Lines", "Numbers", "Strings"]
 
@@ -239,28 +239,18 @@ def used_again(spare: list[bytearray], room: int) -> bytearray | None:
 def find(data: Any, byte: int, start: int, end: int) -> int:
     """Give the place of a byte in `data[start:end]`, -1 if there is none."""
     if cython.compiled:
-        if end <= start:
-            return -1
-        place = cython.cast(cython.p_uchar, memchr(data + start, byte, end - start))
-        return -1 if place is cython.NULL else place - data
+        return penstock_find(data, byte, start, end)  # type: ignore[name-defined]  # noqa: F821  # in buffers.pxd
     else:
         return data.find(byte, start, end)
 
 
 def number(data: Any, start: int, end: int) -> int:
     """Read a number of at most 19 digits that fits 63 bits; -1 for anything else."""
-    if end <= start or end - start > 19:
-        return -1
     if cython.compiled:
-        value = 0
-        while start < end:
-            digit = data[start] - 48
-            if digit > 9:
-                return -1
-            value = value * 10 + digit
-            start += 1
-        return -1 if value >> 63 else value
+        return penstock_number(data, start, end)  # type: ignore[name-defined]  # noqa: F821
     else:
+        if end <= start or end - start > 19:
+            return -1
         word = data[start:end]
         found = int(word) if word.isdigit() else -1
         return found if found <= LARGEST else -1

@@ -4,7 +4,8 @@ cimport cython
 from penstock.wire.buffers cimport Lines, Numbers, Strings
 
 
-cdef Py_ssize_t _MAX_LINE, _MAX_TEXT, _FEW_LINES
+cdef Py_ssize_t _MAX_LINE, _MAX_TEXT, _FEW_LINES, _MOST_KNOWN
+cdef int _NEED, _OTHER, _FULL, _BEYOND, _DISORDER, _SKIPPED
 
 
 cdef class Columns:
@@ -45,6 +46,12 @@ cdef class Columns:
     cdef readonly long long sequence
     cdef long long delivery
     cdef long long time
+    # What stood behind the subject of the last delivery, up to its sequence: " <sid> $JS.ACK.<stream>.<consumer>.<tries>."
+    cdef unsigned char known[256]
+    cdef Py_ssize_t known_size
+    cdef Py_ssize_t known_reply
+    cdef long long known_sid
+    cdef Py_ssize_t at_sequence
 
     @cython.locals(data="const unsigned char*", position=Py_ssize_t, stop=Py_ssize_t)
     cpdef Py_ssize_t fill(self, bytearray buffer, Py_ssize_t start, Py_ssize_t end) except -1
@@ -53,8 +60,11 @@ cdef class Columns:
     @cython.locals(
         limit=Py_ssize_t, headed=int, unfinished=bint, stop=Py_ssize_t, first=Py_ssize_t, subject_end=Py_ssize_t,
         sid_end=Py_ssize_t, reply_end=Py_ssize_t, head_end=Py_ssize_t, place=Py_ssize_t, low="unsigned char",
+        size=Py_ssize_t, known=bint,
     )
     cdef int _line(self, const unsigned char* data, Py_ssize_t position, Py_ssize_t end) except -1
+    @cython.locals(place=Py_ssize_t, stop=Py_ssize_t)
+    cdef bint _known_line(self, const unsigned char* data, Py_ssize_t position, Py_ssize_t limit) noexcept
     @cython.locals(count=int, place=Py_ssize_t, stop=Py_ssize_t, low="unsigned char")
     cdef int _reply(self, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except -1
     @cython.locals(lines=Lines, first=Py_ssize_t, line=Py_ssize_t)

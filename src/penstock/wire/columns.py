@@ -32,8 +32,10 @@ except ModuleNotFoundError:
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
-    from cython.cimports.libc.string import memcmp
-    from cython.cimports.penstock.wire.buffers import Lines, Numbers, Strings, find, moment, number, same
+    from cython.cimports.libc.string import memcmp, memcpy
+    from cython.cimports.penstock.wire.buffers import Lines, Numbers, Strings, moment, penstock_digits, same
+    from cython.cimports.penstock.wire.buffers import penstock_find as find
+    from cython.cimports.penstock.wire.buffers import penstock_number as number
 else:
     from penstock.wire.buffers import Lines, Numbers, Strings, moment, number, same
 
@@ -49,10 +51,19 @@ BEYOND = 3  # the next message lies behind the end of the range
 DISORDER = 4  # a delivery is missing or came twice
 SKIPPED = 5  # sequences are missing before the next message, and `strict` wants to know it
 
+# The same as numbers of C: what `fill` compares for each message must not be looked up, and made into an object.
+_NEED: int = NEED
+_OTHER: int = OTHER
+_FULL: int = FULL
+_BEYOND: int = BEYOND
+_DISORDER: int = DISORDER
+_SKIPPED: int = SKIPPED
+
 MOST_ROWS = 16_777_216  # of a batch
 _MAX_LINE = 4096
 _MAX_TEXT = 268_435_456
 _LARGEST = 9223372036854775807
+_MOST_KNOWN = 256  # bytes of a reply subject's beginning that are remembered
 _FEW_LINES = 32  # so many names are compared each with each; with more, a hostile block would make that slow
 
 _DELIVERY = re.compile(
@@ -102,7 +113,7 @@ class Columns:
         self.direct = False
         self.strict = False
         self.stream = stream
-        self.stop = NEED
+        self.stop = _NEED
         self.wire_size = 0  # bytes as the server counts them against a pull request, since somebody set this to 0
         self.max_rows = max_rows
         self.max_bytes = max_bytes
@@ -113,6 +124,9 @@ class Columns:
         # The frame at hand.
         self.subject = self.subject_end = self.body = self.head = self.total = self.reply_size = 0
         self.sequence = self.delivery = self.time = 0
+        self.known_size = self.known_reply = self.known_sid = self.at_sequence = 0
+        if not cython.compiled:
+            self.known = b""  # an array of C; the plain form remembers nothing
         self.rows = 0
         self.size = 0
         self.spare: list[bytearray] = []  # payloads of the last batches, to be used again once nobody has them
@@ -162,41 +176,41 @@ class Columns:
         else:
             data = buffer
         position = start
-        self.stop = NEED
+        self.stop = _NEED
         while position < end:
             if not cython.compiled:
                 position = self._run(data, position, end)
                 if position >= end:
                     break
             if self._is_full():
-                self.stop = FULL
+                self.stop = _FULL
                 break
             self.stop = self._line(data, position, end)
-            if self.stop != NEED or self.body == 0:
+            if self.stop != _NEED or self.body == 0:
                 break
             stop = self.body + self.total
             if self.total > self.max_payload or self.head > self.total:
-                self.stop = OTHER
+                self.stop = _OTHER
                 break
             if end < stop + 2:
                 break
             if data[stop] != 13 or data[stop + 1] != 10:
-                self.stop = OTHER
+                self.stop = _OTHER
                 break
             self.lines.count = 0
             if self.head > 0 and (self.direct or self.with_headers):
                 self.lines.split(data, self.body, self.body + self.head)
             if self.direct and not self._transport(data):
-                self.stop = OTHER
+                self.stop = _OTHER
                 break
             if self.sequence >= self.end:
-                self.stop = BEYOND
+                self.stop = _BEYOND
                 break
             if self.sequence < self.next or (not self.direct and self.delivery != self.count):
-                self.stop = DISORDER
+                self.stop = _DISORDER
                 break
             if self.strict and self.sequence != self.next:
-                self.stop = SKIPPED
+                self.stop = _SKIPPED
                 break
             self._row(data, stop)
             position = stop + 2
@@ -271,62 +285,125 @@ class Columns:
         self.body = 0
         limit = end if end - position < _MAX_LINE else position + _MAX_LINE
         if cython.compiled:
+            known = self.known_size > 0 and self.known_sid == self.sid and not self.direct
+            if known and self._known_line(data, position, limit):
+                return _NEED
             headed = 1 if data[position] == 72 else 0  # H
             stop = find(data, 10, position, limit)
             if stop < 0:
                 unfinished = end - position < _MAX_LINE and (headed or data[position] == 77)  # M
-                return NEED if unfinished else OTHER
+                return _NEED if unfinished else _OTHER
             first = position + headed + 4
             if first >= stop or data[stop - 1] != 13 or memcmp(data + position + headed, b"MSG ", 4) != 0:
-                return OTHER
+                return _OTHER
             # The words are subject, sid, [reply], [header size], size; each find gives the blank behind one.
             subject_end = find(data, 32, first, stop - 1)
             sid_end = find(data, 32, subject_end + 1, stop - 1)
             if subject_end <= first or sid_end < 0 or number(data, subject_end + 1, sid_end) != self.sid:
-                return OTHER
+                return _OTHER
             reply_end = sid_end if self.direct else find(data, 32, sid_end + 1, stop - 1)
             head_end = find(data, 32, reply_end + 1, stop - 1) if headed else reply_end
             if reply_end < 0 or head_end < 0 or (self.direct and not headed):
-                return OTHER
+                return _OTHER
             # As many digits as the parser takes; literals, because C knows no module's names.
             if sid_end - subject_end > 19 or stop - head_end > 12 or (headed and head_end - reply_end > 11):
-                return OTHER
+                return _OTHER
             low = 0
             for place in range(first, subject_end):
                 low |= data[place] < 32
             if low:  # a lone CR, a tab: the parser says what that is
-                return OTHER
+                return _OTHER
             self.subject = first
             self.subject_end = subject_end
             self.head = number(data, reply_end + 1, head_end) if headed else 0
             self.total = number(data, head_end + 1, stop - 1)
             self.body = stop + 1
             if self.head < 0 or self.total < 0:
-                return OTHER
+                return _OTHER
         else:
             found = (_DIRECT if self.direct else _DELIVERY).match(data, position, limit)
             if found is None:
                 whole = data.find(10, position, limit) >= 0 or end - position >= _MAX_LINE
-                return OTHER if whole or data[position] not in (77, 72) else NEED
+                return _OTHER if whole or data[position] not in (77, 72) else _NEED
             kind, _, sid, _, head, total = found.groups()
             if int(sid) != self.sid or (head is None) == (kind == b"H"):
-                return OTHER
+                return _OTHER
             self.subject, self.subject_end = found.span(2)
             sid_end, reply_end = found.end(3), found.end(4)
             self.body = found.end()
             self.total = int(total)
             self.head = int(head or 0)
         if self.direct:
-            return NEED
+            return _NEED
         self.reply_size = reply_end - sid_end - 1
-        return self._reply(data, sid_end + 1, reply_end)
+        stop = self._reply(data, sid_end + 1, reply_end)
+        if cython.compiled:
+            size = self.at_sequence - self.subject_end
+            if stop == _NEED and 0 < size <= _MOST_KNOWN:
+                memcpy(self.known, data + self.subject_end, size)
+                self.known_size, self.known_reply, self.known_sid = size, sid_end + 1 - self.subject_end, self.sid
+        return stop
+
+    def _known_line(self, data: Any, position: int, limit: int) -> bool:
+        """Read a line that is like the last one from behind its subject to the sequence; False if it is not.
+
+        A consumer's deliveries differ in nothing else: one comparison stands for most of what `_line` looks for. What
+        is not as plain as can be is left to that.
+        """
+        if cython.compiled:
+            place = position + 4 if data[position] == 77 else position + 5
+            if limit - place <= self.known_size or memcmp(data + place - 4, b"MSG ", 4) != 0:
+                return False
+            if place - position == 5 and data[position] != 72:
+                return False
+            self.subject = place
+            while place < limit and data[place] > 32:
+                place += 1
+            self.subject_end = place
+            if place == self.subject or limit - place <= self.known_size:
+                return False
+            if memcmp(data + place, self.known, self.known_size) != 0:
+                return False
+            place += self.known_size
+            self.sequence = penstock_digits(data, cython.address(place), limit)
+            if self.sequence < 0 or data[place] != 46:
+                return False
+            place += 1
+            self.delivery = penstock_digits(data, cython.address(place), limit)
+            if self.delivery < 0 or data[place] != 46:
+                return False
+            place += 1
+            self.time = penstock_digits(data, cython.address(place), limit)
+            if self.time < 0 or data[place] != 46:
+                return False
+            place += 1
+            if penstock_digits(data, cython.address(place), limit) < 0 or data[place] != 32:  # how many are pending
+                return False
+            self.reply_size = place - self.subject_end - self.known_reply
+            self.head = 0
+            if data[position] == 72:
+                stop = place + 11
+                place += 1
+                self.head = penstock_digits(data, cython.address(place), limit)
+                if self.head < 0 or place > stop or data[place] != 32:
+                    return False
+            stop = place + 11
+            place += 1
+            self.total = penstock_digits(data, cython.address(place), limit)
+            if self.total < 0 or place > stop or place + 1 >= limit or data[place] != 13 or data[place + 1] != 10:
+                return False
+            self.time //= 1000
+            self.body = place + 2
+            return True
+        else:
+            return False
 
     def _reply(self, data: Any, start: int, end: int) -> int:
         """Read sequence, delivery and time out of a reply subject that acknowledges a delivery."""
         # Tokens after $JS.ACK: stream, consumer, tries and so on are seven; domain and account make nine or more.
         if cython.compiled:
             if end - start < 8 or memcmp(data + start, b"$JS.ACK.", 8) != 0:
-                return OTHER
+                return _OTHER
             count = 1
             start += 8
             low = 0
@@ -334,27 +411,28 @@ class Columns:
                 count += data[place] == 46
                 low |= data[place] < 32
             if (count != 7 and count < 9) or low:
-                return OTHER
+                return _OTHER
             for _ in range(3 if count == 7 else 5):
                 start = find(data, 46, start, end) + 1
             stop = find(data, 46, start, end)
             self.sequence = number(data, start, stop)
+            self.at_sequence = start if count == 7 else 0  # longer ones are not remembered
             start = stop + 1
             stop = find(data, 46, start, end)
             self.delivery = number(data, start, stop)
             start = stop + 1
             self.time = number(data, start, find(data, 46, start, end))
             if self.sequence < 0 or self.delivery < 0 or self.time < 0:
-                return OTHER
+                return _OTHER
             self.time //= 1000
-            return NEED
+            return _NEED
         else:
             found = _ACK.fullmatch(data, start, end)
             if found is None:
-                return OTHER
+                return _OTHER
             self.sequence, self.delivery, time = (int(digits) for digits in found.groups() if digits is not None)
             self.time = time // 1000
-            return OTHER if max(self.sequence, self.delivery, time) > _LARGEST else NEED
+            return _OTHER if max(self.sequence, self.delivery, time) > _LARGEST else _NEED
 
     def _transport(self, data: Any) -> bool:
         """Take the six headers that direct get adds off the end, and with them subject, sequence and time."""

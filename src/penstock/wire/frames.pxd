@@ -3,6 +3,23 @@ cimport cython
 
 from penstock.wire.buffers cimport Bytes
 
+cdef extern from *:
+    """
+    /* Tell whether a subject is tokens of printable ASCII without wildcards; no branch for a byte, so that several go at once. */
+    static inline int penstock_is_plain(const unsigned char *data, Py_ssize_t start, Py_ssize_t end) {
+        int bad;
+        if (start >= end) return 0;
+        bad = (data[start] == '.') | (data[end - 1] == '.');
+        for (Py_ssize_t place = start; place < end; place++) {
+            unsigned int byte = data[place];
+            bad |= (byte - 33u > 93u) | (byte == '*') | (byte == '>');
+        }
+        for (Py_ssize_t place = start + 1; place < end; place++) bad |= (data[place] == '.') & (data[place - 1] == '.');
+        return !bad;
+    }
+    """
+    bint penstock_is_plain(const unsigned char* data, Py_ssize_t start, Py_ssize_t end) noexcept nogil
+
 
 cdef class Texts:
     cdef const int[::1] offsets
@@ -54,8 +71,8 @@ cdef class Encoder:
 cpdef sizes(Rows rows)
 
 @cython.locals(
-    content="const unsigned char*", row=Py_ssize_t, start=Py_ssize_t, end=Py_ssize_t, place=Py_ssize_t, dot=bint,
-    byte="unsigned char", pattern=bytes,
+    content="const unsigned char*", row=Py_ssize_t, start=Py_ssize_t, end=Py_ssize_t, plain=bint, pattern=bytes,
+    before=Py_ssize_t, size=Py_ssize_t,
 )
 cpdef Py_ssize_t doubtful_subject(Texts subjects, Py_ssize_t count, Py_ssize_t first, list patterns) except -1
 @cython.locals(place=Py_ssize_t, whole=bint, size=Py_ssize_t, index=Py_ssize_t, byte="unsigned char")

@@ -218,20 +218,27 @@ def sizes(rows: Rows) -> Any:
 def doubtful_subject(subjects: Texts, count: int, first: int, patterns: list[bytes]) -> int:
     """Give the first subject from `first` on that needs a closer look, or `count`.
 
-    All others are plain: tokens of printable ASCII without wildcards, and one of the patterns fits.
+    All others are plain: tokens of printable ASCII without wildcards, and one of the patterns fits. One that is the
+    same as that of the row before needs no second look.
     """
     content = subjects.content
+    start = end = 0
     for row in range(first, count):
+        before, size = start, end - start
         start, end = subjects.offsets[row], subjects.offsets[row + 1]
         if start == end:
             return row
-        dot = True  # as if one stood before: no token is empty
-        for place in range(start, end):
-            byte = content[place]
-            if byte <= 32 or byte >= 127 or byte == 42 or byte == 62 or (byte == 46 and dot):
-                return row
-            dot = byte == 46
-        if dot:
+        if end - start == size:
+            if cython.compiled:
+                if memcmp(content + before, content + start, size) == 0:
+                    continue
+            elif content[before : before + size] == content[start:end]:
+                continue
+        if cython.compiled:
+            plain = penstock_is_plain(content, start, end)  # type: ignore[name-defined]  # noqa: F821  # in frames.pxd
+        else:
+            plain = _is_plain(content, start, end)
+        if not plain:
             return row
         for pattern in patterns:
             if _fits(content, start, end, pattern):
@@ -239,6 +246,19 @@ def doubtful_subject(subjects: Texts, count: int, first: int, patterns: list[byt
         else:
             return row
     return count
+
+
+def _is_plain(content: Any, start: int, end: int) -> bool:
+    """Tell whether a subject is tokens of printable ASCII without wildcards, as the compiled form does."""
+    if not cython.compiled:
+        dot = True  # as if one stood before: no token is empty
+        for place in range(start, end):
+            byte = content[place]
+            if byte <= 32 or byte >= 127 or byte == 42 or byte == 62 or (byte == 46 and dot):
+                return False
+            dot = byte == 46
+        return not dot
+    return False
 
 
 def _fits(content: Any, start: int, end: int, pattern: bytes) -> bool:

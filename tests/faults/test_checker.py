@@ -149,10 +149,12 @@ def test_what_grows_is_found():
 
 
 def test_subscriptions_that_grow_are_found():
-    """A life that subscribes and never unsubscribes is named; one whose connection is made anew now and then is not."""
+    """A life that subscribes and never unsubscribes is named; others that lose theirs for a while are not."""
     flat = [0 if number % 20 == 0 else 5 for number in range(200)]
-    (found,) = check_growth("p", {}, {"a#1": flat, "b#1": [*range(200)]})
+    led_again = [12] * 40 + [3] * 80 + [12] * 80
+    (found,) = check_growth("p", {}, {"a#1": flat, "b#1": [*range(200)], "c#1": led_again})
     assert (found.kind, "b#1: subscriptions" in found.text, "a#1" in found.text) == (checker.LEAK, True, False)
+    assert "c#1" not in found.text
 
 
 def test_a_clock_that_is_moved(tmp_path: Path):

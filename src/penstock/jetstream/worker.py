@@ -24,8 +24,9 @@ from penstock.connection.tasks import end, heed
 from penstock.errors import DeadlineError, DeniedError, InputError, LinkError, PenstockError, RemoteProtocolError
 from penstock.jetstream import assets
 from penstock.jetstream.consume import Deliveries
-from penstock.jetstream.deadletter import DeadLetters, read_exhausted
+from penstock.jetstream.deadletter import DeadLetters
 from penstock.jetstream.delivery import Delivery
+from penstock.jetstream.letter import read_exhausted
 from penstock.model import Consumer
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.verdicts import Verdict, judge

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from penstock.connection import Connection
     from penstock.info import StreamInfo
 
-__all__ = ["DeadLetters"]
+__all__ = ["DeadLetters", "is_too_large"]
 
 log = logging.getLogger("penstock.jetstream")
 
@@ -189,7 +189,7 @@ class DeadLetters:
                 try:
                     await self._write(lost, consumer, deliveries, reason)
                 except (JetStreamError, LocalProtocolError) as error:
-                    if isinstance(error, JetStreamError) and error.err_code not in _TOO_LARGE:
+                    if not is_too_large(error):
                         raise
                     stays = "Message %d of %s ran out of deliveries, and has no letter: %s"
                     log.error(stays, sequence, self.stream, error)
@@ -231,9 +231,17 @@ class DeadLetters:
     # -- reading and putting back ------------------------------------------------------------------
 
     async def letters(self, consumer: str | None = None) -> AsyncIterator[DeadLetter]:
-        """Give the dead letters, oldest first, of one consumer or of all."""
+        """Give the dead letters, oldest first, of one consumer or of all.
+
+        What somebody else wrote in the place of a letter is passed over; the log names it.
+        """
         async for number, message in self._messages(f"{LETTERS}.{self.stream}.{consumer or '*'}.*"):
-            yield read_letter(number, message)
+            try:
+                letter = read_letter(number, message)
+            except RemoteProtocolError as error:
+                log.error("%s It is passed over, and stays in %s.", error.what, self.dead)
+                continue
+            yield letter
 
     async def letter(self, number: int) -> DeadLetter:
         """Give one dead letter by its number; NotFoundError if it is not there (any more)."""
@@ -384,6 +392,13 @@ class DeadLetters:
             # The same, in the words of an older server, and of one whose other clients delete it at this moment.
             if error.err_code != 10043 and "no message found" not in (error.description or ""):
                 raise
+
+
+def is_too_large(error: PenstockError) -> bool:
+    """Tell whether a letter was refused for its size, which says nothing of the next one."""
+    if isinstance(error, JetStreamError):
+        return error.err_code in _TOO_LARGE
+    return isinstance(error, LocalProtocolError)
 
 
 def _micros(time: datetime) -> int:

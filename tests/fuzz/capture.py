@@ -27,7 +27,8 @@ from penstock.errors import PenstockError
 from penstock.jetstream import Publisher as StreamPublisher
 from penstock.jetstream import assets
 from penstock.jetstream.consume import Deliveries
-from penstock.jetstream.deadletter import LETTERS, DeadLetters
+from penstock.jetstream.deadletter import DeadLetters
+from penstock.jetstream.letter import LETTERS
 from penstock.jetstream.snapshot import backup
 from penstock.model import Consumer, Stream
 from penstock.wire.bulk import BulkConnection

@@ -28,8 +28,8 @@ from penstock.chunks import wire as chunks
 from penstock.chunks.stored import read_name
 from penstock.errors import PenstockError
 from penstock.http_pages import HttpRefused, _read
-from penstock.jetstream.deadletter import LETTERS, read_letter
 from penstock.jetstream.delivery import parse_place
+from penstock.jetstream.letter import LETTERS, read_letter
 from penstock.metrics import MetricsServer
 from penstock.model import Message
 from penstock.options import ConnectionOptions

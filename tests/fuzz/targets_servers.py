@@ -17,7 +17,7 @@ from penstock.cli.server_report_cluster import _gateway_rows, _jetstream_rows, _
 from penstock.connection import Connection, Msg
 from penstock.console.cluster import _meta, _ours, node_of
 from penstock.errors import JetStreamError, NotFoundError, PenstockError, RemoteProtocolError
-from penstock.jetstream.deadletter import _read_note, read_exhausted
+from penstock.jetstream.letter import read_exhausted, read_note
 from penstock.jetstream.samples import Samples
 from penstock.survey.ears import Ears
 from penstock.survey.known import Known
@@ -161,7 +161,7 @@ def accounts(content: bytes) -> None:
 @target("advisories")
 def advisories(content: bytes) -> None:
     """What a server tells by itself, or anybody in its name: who listens goes on, whatever it is."""
-    _try(lambda: read_exhausted(content), lambda: _read_note(content))
+    _try(lambda: read_exhausted(content), lambda: read_note(content))
     message = cast("Msg", _Heard(content))
     ears, samples = Ears(), Samples(cast("Connection", None))
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import re
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,12 @@ from penstock.connection import api_request, connect
 from penstock.errors import ChannelError, DeniedError, DisconnectedError
 from penstock.options import ConnectionOptions
 from penstock.server import Server
+from tests.live.reloading import reload
 from tests.live.stan import Got, until
 
 LONG = 120.0  # what a deadline would take; no test waits for it
 BOUND = 30.0
+OPEN = 'subscribe: {deny: "nothing"}'
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "channels.md"
 
 # Who may do all but one thing, and that thing.
@@ -329,6 +332,53 @@ async def test_a_durable_whose_acks_are_denied(as_user, served):
             await anext(durable)
         with pytest.raises(DisconnectedError, match="the server keeps its position"):
             await durable.unsubscribe()
+
+
+@pytest.fixture
+def narrowed() -> Iterator[Server]:
+    """A server on which somebody may listen to inboxes of two kinds, until it is told otherwise."""
+    users = f"{{user: anybody, password: pw}}, {{user: me, password: pw, permissions: {{{OPEN}}}}}"
+    with Server(config=f"authorization {{ users: [{users}] }}", auth=False, sync="2m") as made:
+        yield made
+
+
+async def test_a_subscription_that_may_not_receive_any_more(narrowed: Server):
+    """If the permission goes while it reads, it ends with what is denied, the server is told, and others go on."""
+    async with (
+        Gateway(ConnectionOptions(narrowed.url, user="anybody", password="pw"), cluster_id="c") as served,
+        await connect(narrowed.url, user="me", password="pw", inbox_prefix="_INBOX.one") as nc,
+        Client(nc, cluster_id="c", client_id="me") as made,
+        asyncio.timeout(BOUND),
+    ):
+        nc.options = dataclasses.replace(nc.options, inbox_prefix="_INBOX.two")
+        reading = await made.subscribe("foo")
+        await made.publish("foo", b"x")
+        assert (await anext(reading)).sequence == 1
+        await asyncio.to_thread(reload, narrowed, OPEN, 'subscribe: {deny: "_INBOX.two.>"}')
+        with pytest.raises(DeniedError) as error:
+            await anext(reading)
+        assert error.value.subject == reading.inbox
+        await until(lambda: not len(served.service.channels["foo"].subscribers))
+        await made.publish("foo", b"y")
+
+
+async def test_a_client_that_may_not_hear_the_server_any_more(narrowed: Server):
+    """It is lost at once, and says what it may not do: its publishes do not wait for acks that cannot come."""
+    lost: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+
+    async def hear(error: Exception) -> None:
+        lost.set_result(error)
+
+    async with (
+        Gateway(ConnectionOptions(narrowed.url, user="anybody", password="pw"), cluster_id="c"),
+        await connect(narrowed.url, user="me", password="pw", inbox_prefix="_INBOX.one") as nc,
+        Client(nc, cluster_id="c", client_id="me", ack_timeout=LONG, on_lost=hear) as made,
+        asyncio.timeout(BOUND),
+    ):
+        await asyncio.to_thread(reload, narrowed, OPEN, 'subscribe: {deny: "_INBOX.one.>"}')
+        assert isinstance(await lost, DeniedError)
+        with pytest.raises(DeniedError, match=r"_INBOX\.one"):
+            await made.publish("foo", b"x")
 
 
 async def test_pings_that_are_denied(as_user, served):

@@ -171,6 +171,17 @@ async def test_a_header_that_is_not_text_goes_back_as_it_was(nc: Connection, dea
         assert b"\r\nName: Jos\xe9\r\n" in block
 
 
+async def test_what_somebody_else_wrote_hides_no_letter(nc: Connection, dead: Make, caplog: pytest.LogCaptureFixture):
+    """A message in the place of a letter that is not one is named in the log, and the others are given."""
+    found = await dead(b"one", b"two")
+    await nc.jetstream().publish(f"PENSTOCK.DEAD.{found.stream}.c.0", b"hello")
+    before = (await assets.stream_info(nc, found.dead)).last_sequence
+    await nc.jetstream().publish(f"PENSTOCK.DEAD.{found.stream}.c.9", b"hello")
+    assert [letter.data async for letter in found.letters()] == [b"one", b"two"]
+    said = [record.getMessage() for record in caplog.records if "is not a dead letter" in record.getMessage()]
+    assert [item.split()[1] for item in said] == [str(before), str(before + 1)]
+
+
 async def test_a_header_of_ours_that_somebody_else_wrote_does_no_harm(nc: Connection, dead: Make):
     """A count of redeliveries that is no number counts as none."""
     for said in ("many", "9" * 5000, "-1", "²"):
@@ -205,6 +216,22 @@ async def test_what_is_no_advisory_keeps_no_letter_from_being_written(
     assert sum("not an advisory" in record.getMessage() for record in caplog.records) == len(strange)
     assert await lost.collect() == 0
     assert list(await assets.stream_subjects_held(nc, lost.dead)) == [f"PENSTOCK.DEAD.{lost.stream}.c.1"]
+
+
+async def test_a_message_too_large_for_a_letter_does_not_end_the_worker(
+    nc: Connection, lost: DeadLetters, caplog: pytest.LogCaptureFixture
+):
+    """It stays in the stream, comes again until its deliveries run out, and the log says so; the next one is kept."""
+    await assets.add_consumer(nc, lost.stream, Consumer(durable="c", max_deliver=2, backoff=[0.1]))
+    for headers in ({"Quotes": '"' * 40_000}, None):
+        await nc.jetstream().publish(f"{lost.stream}.x", b"x", headers=headers)
+    worker = Worker(nc, lost.stream, "c", refuse, dead_letters=lost.dead, limit=3)
+    await asyncio.wait_for(worker.run(), 30)
+    assert (worker.counts.dead, worker.counts.given_up) == (1, 1)
+    assert [letter.sequence async for letter in lost.letters()] == [2]
+    said = [record.getMessage() for record in caplog.records if "has no letter" in record.getMessage()]
+    assert len([item for item in said if "and stays in the stream" in item]) == 2
+    assert (await assets.get_message(nc, lost.stream, 1)).data == b"x"
 
 
 @pytest.mark.parametrize("where", ["at the server", "in the stream", "in its headers"])

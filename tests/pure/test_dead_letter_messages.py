@@ -7,7 +7,7 @@ import json
 import pytest
 
 from penstock.errors import RemoteProtocolError
-from penstock.jetstream.deadletter import read_letter
+from penstock.jetstream.letter import read_letter
 from penstock.model import Message
 
 FACTS = {

@@ -135,7 +135,7 @@ class Client:
             heartbeats, self._pongs = self._connection.new_inbox(), self._connection.new_inbox()
             taps = {heartbeats: self._heartbeat, self._pongs: self._ponged, self._acks: self._pub_acked}
             for inbox, tap in taps.items():
-                self._taps.append(await self._connection.tap(inbox, tap))
+                self._taps.append(await self._connection.tap(inbox, tap, on_end=self._lose))
             request = wire.ConnectRequest(
                 clientID=self.client_id,
                 heartbeatInbox=heartbeats,
@@ -257,7 +257,10 @@ class Client:
             self._lose(ChannelError(f"The server gave this client up: {answer.error}.", text=answer.error))
 
     def _lose(self, reason: PenstockError) -> None:
-        """Give up, once: the server is gone, or gave us up, or would because we may not show that we are alive."""
+        """Give up, once: the server is gone, or gave us up, or would because we may not show that we are alive.
+
+        So it is if NATS does not let us hear any more what the server asks and acknowledges, or is gone for good.
+        """
         if self._lost is None and self._subjects is not None:
             self._lost = reason
             self._losing = asyncio.get_running_loop().create_task(self._end(reason))

@@ -82,7 +82,7 @@ class Subscription:
 
     async def listen(self) -> None:
         """Begin to receive, before the server is asked to send."""
-        self._tap = await self.client.connection.tap(self.inbox, self._receive)
+        self._tap = await self.client.connection.tap(self.inbox, self._receive, on_end=self._deaf)
 
     def begin(self, ack_inbox: str) -> None:
         """Begin to hand messages over: the server said where acks go. DeniedError if NATS does not let us receive."""
@@ -127,6 +127,11 @@ class Subscription:
                 f"The subscription to {self.channel} has ended by itself, and the server keeps its position.",
                 remedy="Subscribe again under its name, and unsubscribe.",
             )
+
+    def _deaf(self, error: PenstockError) -> None:
+        """End if NATS does not let us receive any more; if the connection is gone, the client ends all that it has."""
+        if isinstance(error, DeniedError) and self._acks is not None:
+            self._denied(error)
 
     def _denied(self, error: DeniedError) -> None:
         """Hand nothing more over: what cannot be acknowledged comes again and again."""

@@ -11,7 +11,8 @@ from penstock.console.forms import Field
 from penstock.console.shell import command
 from penstock.errors import InputError, NotFoundError, PenstockError
 from penstock.jetstream import assets
-from penstock.jetstream.deadletter import DeadLetter, DeadLetters
+from penstock.jetstream.deadletter import DeadLetters
+from penstock.jetstream.letter import DeadLetter
 from penstock.wire.jetstream import names
 from penstock.wire.subjects import covers, subject_fault
 

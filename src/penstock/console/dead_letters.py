@@ -13,7 +13,7 @@ from penstock.console.seen import all_streams, coverage
 from penstock.console.tables import Listing, fields
 from penstock.errors import InputError, RemoteProtocolError
 from penstock.jetstream import assets
-from penstock.jetstream.deadletter import LETTERS, read_letter
+from penstock.jetstream.letter import LETTERS, read_letter
 from penstock.model import Message
 from penstock.wire.jetstream.names import MAX_DELIVERIES
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from penstock.jetstream.consume import Deliveries as Deliveries
     from penstock.jetstream.counters import Counter as Counter
     from penstock.jetstream.counters import Counters as Counters
-    from penstock.jetstream.deadletter import DeadLetter as DeadLetter
     from penstock.jetstream.deadletter import DeadLetters as DeadLetters
     from penstock.jetstream.delivery import Delivery as Delivery
+    from penstock.jetstream.letter import DeadLetter as DeadLetter
     from penstock.jetstream.outgoing import Outgoing as Outgoing
     from penstock.jetstream.publish import Publisher as Publisher
     from penstock.jetstream.samples import AckSample as AckSample
@@ -44,7 +44,8 @@ _MODULES = {
     "penstock.jetstream.changes": ("Plan",),
     "penstock.jetstream.consume": ("Deliveries",),
     "penstock.jetstream.counters": ("Counter", "Counters"),
-    "penstock.jetstream.deadletter": ("DeadLetter", "DeadLetters"),
+    "penstock.jetstream.deadletter": ("DeadLetters",),
+    "penstock.jetstream.letter": ("DeadLetter",),
     "penstock.jetstream.delivery": ("Delivery",),
     "penstock.jetstream.outgoing": ("Outgoing",),
     "penstock.jetstream.publish": ("Publisher",),

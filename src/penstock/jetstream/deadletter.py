@@ -19,9 +19,8 @@ import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.errors import (
     InputError,
@@ -33,11 +32,10 @@ from penstock.errors import (
 )
 from penstock.jetstream import assets
 from penstock.jetstream.delivery import Delivery
-from penstock.model import Message, Stream, StreamSource, format_time, parse_time
+from penstock.jetstream.letter import HEAD, LETTERS, DeadLetter, read_exhausted, read_letter, read_note
+from penstock.model import Message, Stream, StreamSource, format_time
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.acked import confirm
-from penstock.wire.jetstream.answers import number as number_of
-from penstock.wire.jetstream.answers import read_json, text
 from penstock.wire.jetstream.verdicts import Verdict, judge
 from penstock.wire.subjects import covers, subject_fault
 
@@ -45,12 +43,10 @@ if TYPE_CHECKING:
     from penstock.connection import Connection
     from penstock.info import StreamInfo
 
-__all__ = ["LETTERS", "DeadLetter", "DeadLetters", "is_dead_letter", "read_exhausted", "read_letter"]
+__all__ = ["DeadLetters", "is_too_large"]
 
 log = logging.getLogger("penstock.jetstream")
 
-LETTERS = "PENSTOCK.DEAD"  # what the subjects of all letters begin with
-_HEAD = "Penstock-Dead-"
 _AGAIN = "Penstock-Redelivered"
 _BACK = "back"
 _FULL = 10077
@@ -58,46 +54,6 @@ _TOO_LARGE = {10054, 10097}  # as a message, or by its headers, of which a lette
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SOON: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0)  # seconds between looks once there is news
 _NOW_AND_THEN = 30.0
-
-
-def is_dead_letter(subject: str) -> bool:
-    """Tell the subject of dead letters, or a pattern of such, from others."""
-    return subject.startswith(f"{LETTERS}.")
-
-
-@dataclass(frozen=True)
-class DeadLetter:
-    """A message that nobody could handle."""
-
-    number: int
-    """Its sequence in the dead-letter stream."""
-    stream: str
-    """The stream it comes from."""
-    consumer: str
-    """The consumer that gave it up."""
-    sequence: int
-    """Its sequence in that stream."""
-    subject: str
-    """The subject it was published on."""
-    deliveries: int
-    """How often it was delivered."""
-    reason: str
-    """Why the last attempt failed."""
-    time: datetime
-    """When the stream stored it first."""
-    died: datetime | None
-    """When it became a dead letter."""
-    data: bytes
-    """The payload."""
-    headers: dict[str, list[str]]
-    """The headers it was published with."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Give the letter for programs; the payload is base64."""
-        facts = ("number", "stream", "consumer", "sequence", "deliveries", "reason")
-        times = {"time": format_time(self.time), "died": format_time(self.died) if self.died else None}
-        message = Message(subject=self.subject, data=self.data, headers=self.headers)
-        return {**{name: getattr(self, name) for name in facts}, **times, **message.to_json()}
 
 
 class DeadLetters:
@@ -188,7 +144,7 @@ class DeadLetters:
             "Time": format_time(message.time),
             "Headers": json.dumps(message.headers),
         }
-        headers = {f"{_HEAD}{name}": value for name, value in facts.items()}
+        headers = {f"{HEAD}{name}": value for name, value in facts.items()}
         subject = f"{LETTERS}.{self.stream}.{consumer}.{message.sequence}"
         if not await self._store(subject, message, headers):
             # Of a stream that was here before, with the same sequences; or an earlier attempt wrote this letter.
@@ -204,7 +160,7 @@ class DeadLetters:
             if error.err_code not in names.CONDITION_FAILED:
                 raise
             there = await assets.get_message(self._client, self.dead, last_for=subject)
-            same = (f"{_HEAD}Subject", f"{_HEAD}Time")
+            same = (f"{HEAD}Subject", f"{HEAD}Time")
             return all(there.headers.get(name) == [headers[name]] for name in same)
         return True
 
@@ -233,7 +189,7 @@ class DeadLetters:
                 try:
                     await self._write(lost, consumer, deliveries, reason)
                 except (JetStreamError, LocalProtocolError) as error:
-                    if isinstance(error, JetStreamError) and error.err_code not in _TOO_LARGE:
+                    if not is_too_large(error):
                         raise
                     stays = "Message %d of %s ran out of deliveries, and has no letter: %s"
                     log.error(stays, sequence, self.stream, error)
@@ -275,9 +231,17 @@ class DeadLetters:
     # -- reading and putting back ------------------------------------------------------------------
 
     async def letters(self, consumer: str | None = None) -> AsyncIterator[DeadLetter]:
-        """Give the dead letters, oldest first, of one consumer or of all."""
+        """Give the dead letters, oldest first, of one consumer or of all.
+
+        What somebody else wrote in the place of a letter is passed over; the log names it.
+        """
         async for number, message in self._messages(f"{LETTERS}.{self.stream}.{consumer or '*'}.*"):
-            yield read_letter(number, message)
+            try:
+                letter = read_letter(number, message)
+            except RemoteProtocolError as error:
+                log.error("%s It is passed over, and stays in %s.", error.what, self.dead)
+                continue
+            yield letter
 
     async def letter(self, number: int) -> DeadLetter:
         """Give one dead letter by its number; NotFoundError if it is not there (any more)."""
@@ -365,7 +329,7 @@ class DeadLetters:
         assert told.time is not None
         if ((target.time or datetime.now(UTC)) - told.time).total_seconds() < window / 2:
             return None  # the stream knows the id
-        stream, created, after = _read_note(told.data)
+        stream, created, after = read_note(told.data)
         place, same = after + 1, (stream, created) == (target.name, _created(target))
         kept = target.config.retention == "limits" and not target.deleted and target.first_sequence <= place
         while same:
@@ -430,21 +394,15 @@ class DeadLetters:
                 raise
 
 
+def is_too_large(error: PenstockError) -> bool:
+    """Tell whether a letter was refused for its size, which says nothing of the next one."""
+    if isinstance(error, JetStreamError):
+        return error.err_code in _TOO_LARGE
+    return isinstance(error, LocalProtocolError)
+
+
 def _micros(time: datetime) -> int:
     return (time - _EPOCH) // timedelta(microseconds=1)
-
-
-def read_exhausted(data: bytes) -> tuple[str, int, int]:
-    """Give the consumer, the sequence and the deliveries of a message that ran out of them."""
-    event = read_json(data)
-    consumer = assets.checked(text(event, "consumer"), "consumer")
-    return consumer, number_of(event, "stream_seq", least=1), number_of(event, "deliveries")
-
-
-def _read_note(data: bytes) -> tuple[str, str, int]:
-    """Give the stream, when it was made, and its last sequence, as an attempt to put a letter back noted them."""
-    begun = read_json(data)
-    return text(begun, "stream"), text(begun, "created"), number_of(begun, "after")
 
 
 def _created(info: StreamInfo) -> str:
@@ -455,43 +413,3 @@ def _times(letter: DeadLetter) -> int:
     """Give how often it was put back before; the header may be anybody's."""
     said = letter.headers.get(_AGAIN, ["0"])[-1]
     return int(said) if said.isascii() and said.isdigit() and len(said) < 10 else 0
-
-
-def read_letter(number: int, message: Message) -> DeadLetter:
-    """Read a message of a dead-letter stream; RemoteProtocolError if it is not a letter."""
-
-    def fact(name: str) -> str:
-        return message.headers.get(f"{_HEAD}{name}", [""])[0]
-
-    def figure(name: str, least: int) -> int:
-        return number_of({name: int(fact(name))}, name, least=least)
-
-    try:
-        return DeadLetter(
-            number=number,
-            stream=fact("Stream"),
-            consumer=fact("Consumer"),
-            sequence=figure("Sequence", 1),
-            subject=fact("Subject"),
-            deliveries=figure("Deliveries", 0),
-            reason=fact("Reason"),
-            time=parse_time(fact("Time")),
-            died=message.time,
-            data=message.data,
-            headers=_headers(fact("Headers")),
-        )
-    except (ValueError, RemoteProtocolError):
-        what = f"Message {number} on {message.subject} is not a dead letter."
-        raise RemoteProtocolError(what, remedy="Did somebody else write there?") from None
-
-
-def _headers(content: str) -> dict[str, list[str]]:
-    found = read_json(content.encode())
-    for name, values in found.items():
-        if not isinstance(values, list) or not values:
-            raise ValueError(name)
-        for said in (name, *values):
-            if not isinstance(said, str):
-                raise ValueError(name)
-            said.encode("utf-8", "surrogateescape")  # ValueError for what no message has; others may not be UTF-8
-    return found

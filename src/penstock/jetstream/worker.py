@@ -24,8 +24,9 @@ from penstock.connection.tasks import end, heed
 from penstock.errors import DeadlineError, DeniedError, InputError, LinkError, PenstockError, RemoteProtocolError
 from penstock.jetstream import assets
 from penstock.jetstream.consume import Deliveries
-from penstock.jetstream.deadletter import DeadLetters, read_exhausted
+from penstock.jetstream.deadletter import DeadLetters, is_too_large
 from penstock.jetstream.delivery import Delivery
+from penstock.jetstream.letter import read_exhausted
 from penstock.model import Consumer
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.verdicts import Verdict, judge
@@ -264,24 +265,34 @@ class Worker:
         last = 0 < self._max_deliver <= delivery.delivered
         dies = last or isinstance(error, Reject)
         try:
-            if dies and self._dead is not None:
-                await self._dead.put(delivery, _reason(error))
+            if dies and self._dead is not None and await self._keep(self._dead, delivery, _reason(error)):
                 await delivery.term(_reason(error), sync=True, timeout=self._ack_timeout)
                 self.counts.dead += 1
-            elif isinstance(error, Reject):
+            elif isinstance(error, Reject) and self._dead is None:
                 await delivery.term(_reason(error), sync=True, timeout=self._ack_timeout)
                 self.counts.given_up += 1
                 log.error("%r is refused, and there is no dead-letter stream for it.", delivery)
             else:
                 if last:
                     self.counts.given_up += 1
-                    log.error("%r failed for the last time, and there is no dead-letter stream for it.", delivery)
+                    log.error("%r failed for the last time, and no dead letter is kept of it.", delivery)
                 await delivery.nak(self._backoff[min(delivery.delivered, len(self._backoff)) - 1])
         except PenstockError as trouble:
             if dies and judge(trouble) is Verdict.REFUSED:
                 raise  # nobody would keep it, nor the next one: that ends the worker
             # The message is still the server's: it comes again after its ack wait.
             log.warning("%r could not be given back: %s", delivery, trouble)
+
+    async def _keep(self, dead: DeadLetters, delivery: Delivery, reason: str) -> bool:
+        """Keep a dead letter; tell whether there is one now: a message can be too large for it."""
+        try:
+            await dead.put(delivery, reason)
+        except PenstockError as error:
+            if not is_too_large(error):
+                raise
+            log.error("%r has no letter, and stays in the stream: %s", delivery, error)
+            return False
+        return True
 
 
 def _reason(error: Exception) -> str:

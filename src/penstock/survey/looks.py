@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.channels.names import CHANNEL, CLUSTER
 from penstock.info import ConsumerInfo, StreamInfo
-from penstock.jetstream.deadletter import is_dead_letter
+from penstock.jetstream.letter import is_dead_letter
 from penstock.spark.markers import is_marker
 from penstock.spark.source_options import BOOKMARK
 from penstock.survey.state import ConsumerState, StreamState

@@ -91,6 +91,14 @@ def _time(stored: int) -> datetime:
     return _EPOCH + timedelta(microseconds=stored // 1000)
 
 
+class _Unknown(Exception):
+    """A stream does not tell whether it has a message: `why`."""
+
+    def __init__(self, why: JetStreamError | DeniedError) -> None:
+        super().__init__(str(why))
+        self.why = why
+
+
 class Delivery(Msg):
     """A message as a consumer delivers it. Answer once: `ack`, `ack_sync`, `nak`, `term` or `ack_next`."""
 
@@ -251,19 +259,26 @@ class Delivery(Msg):
                 if await self._is_there(wait):
                     await self._connection.request(self.reply, body, timeout=wait)
                 return
-            except (DeadlineError, DisconnectedError, JetStreamError, DeniedError) as error:
-                if self._connection.is_closed or not deadline.left or not may_ask_again(error):
-                    answer, message = body.split(b" ")[0].decode(), f"message {self.sequence} of {self.place.stream}"
-                    what = f"The server did not confirm {answer} for {message} in {seconds:g} s."
-                    remedy = "It may be delivered again."
-                    raise DeadlineError(what, remedy=remedy, seconds=seconds, subject=self.subject) from error
+            except (DeadlineError, DisconnectedError) as error:
+                if self._connection.is_closed or not deadline.left:
+                    raise self._unconfirmed(body, seconds, f"in {seconds:g} s") from error
+            except _Unknown as error:
+                if not deadline.left or not may_ask_again(error.why):
+                    why = f"before the connection broke, and the stream does not tell whether it has it: {error.why}"
+                    raise self._unconfirmed(body, seconds, why.rstrip(".")) from error.why
             attempt = min(attempt * 2, 5.0)
             await asyncio.sleep(min(0.1, deadline.left))
+
+    def _unconfirmed(self, body: bytes, seconds: float, why: str) -> DeadlineError:
+        answer, message = body.split(b" ")[0].decode(), f"message {self.sequence} of {self.place.stream}"
+        what = f"The server did not confirm {answer} for {message} {why}."
+        return DeadlineError(what, remedy="It may be delivered again.", seconds=seconds, subject=self.subject)
 
     async def _is_there(self, timeout: float) -> bool:
         """Tell whether the stream still has this message; what is gone, or another one, is not answered for.
 
-        It is asked after a break of the connection only, and nothing is kept to be sent behind the next one.
+        It is asked after a break of the connection only, and nothing is kept to be sent behind the next one. Raises
+        _Unknown if the stream refuses to tell.
         """
         stretch = self._connection.stretch
         if not self._connection.is_connected:
@@ -274,10 +289,10 @@ class Delivery(Msg):
                 found = read_message(
                     await api_request(self._connection, method, {"seq": self.sequence}, timeout=timeout)
                 )
-            except NotFoundError as error:
-                if error.err_code != names.NO_MESSAGE:
-                    raise
-                return False
+            except (JetStreamError, DeniedError) as error:
+                if isinstance(error, NotFoundError) and error.err_code == names.NO_MESSAGE:
+                    return False
+                raise _Unknown(error) from error
             if _time(nanoseconds(found.time) or 0) != self.place.time:
                 return False
             self._stretch = stretch

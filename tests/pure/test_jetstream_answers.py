@@ -27,6 +27,7 @@ from penstock.wire.jetstream.answers import (
     StatusKind,
     absent,
     api_error,
+    held_subjects,
     number,
     parts,
     read_ack,
@@ -196,6 +197,21 @@ def test_what_is_no_list_of_objects(value: object):
     assert parts({"streams": None}, "streams") == parts({}, "streams") == []
     with pytest.raises(RemoteProtocolError, match="'streams'"):
         parts({"streams": value}, "streams")
+
+
+@pytest.mark.parametrize(
+    "state", [None, [], {"subjects": []}, {"subjects": "x"}, {"subjects": {"a": None}}, {"subjects": {"a": -1}}]
+)
+def test_what_does_not_count_subjects(state: object):
+    """A description whose subjects are not an object of counts is an error of the server, not of ours."""
+    with pytest.raises(RemoteProtocolError):
+        held_subjects({"state": state})
+
+
+def test_the_subjects_that_a_stream_holds():
+    """A stream that holds none says null, or nothing."""
+    assert held_subjects({"state": {"subjects": {"a": 1, "b": 0}}}) == {"a": 1, "b": 0}
+    assert held_subjects({"state": {"subjects": None}}) == held_subjects({"state": {}}) == {}
 
 
 def test_who_is_absent_from_a_list():

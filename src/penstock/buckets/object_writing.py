@@ -18,7 +18,7 @@ from penstock.connection.tasks import end
 from penstock.errors import DataLossError, DeniedError, JetStreamError, PenstockError
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.acked import meant
-from penstock.wire.jetstream.answers import check_done, part
+from penstock.wire.jetstream.answers import check_done, held_subjects
 from penstock.wire.protocol import encode_headers
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class ChunkWriter:
             info = await api_request(self._nc, names.stream_info(self._stream), body, timeout=self._timeout)
         except DeniedError:
             return  # every chunk has its ack
-        held = part(info, "state").get("subjects") or {}
+        held = held_subjects(info)
         if held.get(self._subject) != self.chunks:
             raise JetStreamError(
                 f"Stream {self._stream} acknowledged {self.chunks:,} chunks, and holds {held.get(self._subject, 0)} on "

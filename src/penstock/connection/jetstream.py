@@ -18,7 +18,7 @@ from penstock.info import ConsumerInfo, StreamInfo
 from penstock.model import Consumer, Message, PubAck, Stream
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.acked import in_domain
-from penstock.wire.jetstream.answers import check_done, number, part, read_ack, texts
+from penstock.wire.jetstream.answers import check_done, held_subjects, number, part, read_ack, texts
 from penstock.wire.jetstream.conditions import explained
 from penstock.wire.protocol import decode_status
 
@@ -120,10 +120,10 @@ class JetStream:
         if subjects_filter is not None:
             asked |= {"subjects_filter": subjects_filter}
         answer = await self._ask(names.stream_info(name), asked or None)
-        held: dict[str, Any] = {}
-        while subjects_filter is not None and (state := part(answer, "state")).get("subjects"):
+        held: dict[str, int] = {}
+        while subjects_filter is not None and (page := held_subjects(answer)):
             before = len(held)
-            held |= part(state, "subjects")  # a page has up to 100,000
+            held |= page  # of up to 100,000
             if not before < len(held) < number(answer, "total", 0):
                 break
             answer = await self._ask(names.stream_info(name), {**asked, "offset": len(held)})

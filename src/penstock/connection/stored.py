@@ -22,7 +22,7 @@ from penstock.errors import (
 from penstock.model import Message
 from penstock.wire import protocol
 from penstock.wire.jetstream import names
-from penstock.wire.jetstream.answers import number, part
+from penstock.wire.jetstream.answers import held_subjects, number
 from penstock.wire.jetstream.direct import (
     DirectGet,
     Found,
@@ -204,8 +204,7 @@ class _LastOfEach:
             while True:
                 body = {"subjects_filter": pattern, "offset": offset}
                 info = await api_request(self._connection, names.stream_info(self._stream), body, timeout=self._timeout)
-                state = part(info, "state")
-                page = part(state, "subjects") if state.get("subjects") else {}
+                page = held_subjects(info)
                 found.update(dict.fromkeys(page))
                 offset += len(page)
                 if not page or offset >= number(info, "total", 0):

@@ -25,6 +25,7 @@ from penstock.console.tables import Listing, fields
 from penstock.errors import InputError, NotFoundError, PenstockError
 from penstock.info import StreamInfo
 from penstock.survey import StreamState
+from penstock.wire.jetstream.answers import held_subjects, number
 
 __all__ = ["bucket", "buckets", "entry", "object_bucket", "object_content", "object_entry"]
 
@@ -76,8 +77,8 @@ def _bucket_row(backend: Backend, state: StreamState) -> Data:
 async def _subjects(client: Connection, stream: str, pattern: str) -> tuple[dict[str, int], int]:
     """Give the first subjects of a stream that match, with the messages of each, and how many subjects there are."""
     answer = await api_request(client, f"STREAM.INFO.{stream}", {"subjects_filter": pattern})
-    held: dict[str, int] = answer["state"].get("subjects") or {}
-    return held, max(len(held), int(answer.get("total") or 0))
+    held = held_subjects(answer)
+    return held, max(len(held), number(answer, "total", 0))
 
 
 async def _opened(client: Connection, name: str) -> tuple[StreamInfo, Addresses]:

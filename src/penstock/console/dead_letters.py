@@ -15,6 +15,7 @@ from penstock.errors import InputError, RemoteProtocolError
 from penstock.jetstream import assets
 from penstock.jetstream.letter import LETTERS, read_letter
 from penstock.model import Message
+from penstock.wire.jetstream.answers import held_subjects
 from penstock.wire.jetstream.names import MAX_DELIVERIES
 
 __all__ = ["dead_letters", "letters"]
@@ -56,8 +57,8 @@ async def _counted(client: Connection, dead: str) -> list[Data]:
     waiting: dict[tuple[str, str], int] = {}
     for root, found in ((LETTERS, counts), (MAX_DELIVERIES, waiting)):
         asked = {"subjects_filter": f"{root}.>"}
-        answer = await if_there(api_request(client, f"STREAM.INFO.{dead}", asked)) or {}
-        for subject, count in ((answer.get("state") or {}).get("subjects") or {}).items():
+        answer = await if_there(api_request(client, f"STREAM.INFO.{dead}", asked))
+        for subject, count in ({} if answer is None else held_subjects(answer)).items():
             parts = subject.removeprefix(f"{root}.").split(".")
             if len(parts) in (2, 3):  # others are notes of letters that are being put back
                 found[parts[0], parts[1]] = found.get((parts[0], parts[1]), 0) + count

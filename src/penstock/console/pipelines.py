@@ -22,6 +22,7 @@ from penstock.errors import DeadlineError, NotFoundError, RemoteProtocolError
 from penstock.jetstream import assets
 from penstock.spark.markers import MARKER_ROOT, Head, marker_filter
 from penstock.survey import FlowSeen, PipelineSeen, Snapshot
+from penstock.wire.jetstream.answers import held_subjects
 
 __all__ = ["pipeline", "pipelines"]
 
@@ -265,7 +266,7 @@ async def _sinks(client: Connection, stream: str) -> tuple[list[Data], int]:
     answer = await if_there(api_request(client, f"STREAM.INFO.{stream}", {"subjects_filter": pattern}))
     if answer is None:
         return [], 0
-    subjects = sorted(answer["state"].get("subjects") or {})
+    subjects = sorted(held_subjects(answer))
     heads = await all_of(subjects[:_HEADS], lambda subject: _head(client, stream, subject))
     return [head for head in heads if head], len(subjects)
 

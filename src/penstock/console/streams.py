@@ -17,6 +17,7 @@ from penstock.info import StreamInfo
 from penstock.jetstream import assets
 from penstock.spark.markers import is_marker
 from penstock.survey import StreamState
+from penstock.wire.jetstream.answers import held_subjects
 
 __all__ = ["stream", "stream_row", "streams"]
 
@@ -118,7 +119,7 @@ async def _subjects(backend: Backend, request: PageRequest, client: Connection, 
     if info.subjects <= backend.settings.subjects:
         # One request is one page of the server, which is larger than what we let through.
         answer = await api_request(client, f"STREAM.INFO.{info.name}", {"subjects_filter": ">"})
-        held = answer["state"].get("subjects") or {}
+        held = held_subjects(answer)
     plain = [
         {"subject": backend.mask.plain(subject), "messages": count}
         for subject, count in sorted(held.items())

@@ -17,7 +17,7 @@ from penstock.errors import InputError, NoRespondersError, NotFoundError
 from penstock.info import ConsumerInfo, StreamInfo
 from penstock.times import format_time
 from penstock.wire.jetstream import names
-from penstock.wire.jetstream.answers import absent, check_done, number, part, parts
+from penstock.wire.jetstream.answers import absent, check_done, held_subjects, number, part, parts
 from penstock.wire.jetstream.direct import question
 
 if TYPE_CHECKING:
@@ -80,9 +80,7 @@ async def _pages(
 
 
 def _held(answer: dict[str, Any]) -> list[tuple[str, int]]:
-    state = part(answer, "state")
-    subjects = part(state, "subjects") if state.get("subjects") is not None else {}
-    return [(subject, number(subjects, subject)) for subject in subjects]
+    return list(held_subjects(answer).items())
 
 
 async def account_info(client: Connection) -> dict[str, Any]:

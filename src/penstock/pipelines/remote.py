@@ -22,7 +22,7 @@ from penstock.options import ConnectionOptions
 from penstock.pipelines.watching import DEFAULT_PORT, connect_address
 from penstock.spark.markers import marker_filter
 from penstock.spark.sessions import Executor, packages, refuse_lacking
-from penstock.wire.jetstream.answers import check_stream_answer
+from penstock.wire.jetstream.answers import check_stream_answer, held_subjects
 
 __all__ = ["Sight", "check_remote", "look", "notes_on_beginning", "refuse_other", "stream_ages", "stream_infos"]
 
@@ -84,8 +84,8 @@ def notes_on_beginning(streams: Mapping[str, str]) -> Iterator[str]:
         return
     with contextlib.suppress(PenstockError), BulkConnection(load_options()) as bulk:  # the sink tells what is wrong
         for flow, stream in streams.items():
-            state = bulk.api(f"STREAM.INFO.{stream}", {"subjects_filter": marker_filter(stream)})["state"]
-            if held := int(state["messages"]) - sum((state.get("subjects") or {}).values()):
+            info = bulk.api(f"STREAM.INFO.{stream}", {"subjects_filter": marker_filter(stream)})
+            if held := check_stream_answer(info)["state"]["messages"] - sum(held_subjects(info).values()):
                 yield (
                     f"The flow {flow} begins anew, and its stream {stream} holds {held:,} messages already: those that "
                     "it writes are added to them. A replay would write to a new stream."

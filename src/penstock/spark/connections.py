@@ -21,7 +21,7 @@ from penstock.options import ConnectionOptions
 from penstock.wire import protocol
 from penstock.wire.bulk import BulkConnection
 from penstock.wire.jetstream import atomic, names
-from penstock.wire.jetstream.answers import check_stream_answer, number, part, read_answer, texts
+from penstock.wire.jetstream.answers import check_stream_answer, held_subjects, number, read_answer, texts
 from penstock.wire.jetstream.direct import Found, question, read_message
 from penstock.wire.jetstream.questions import Question
 from penstock.wire.patience import Deadline, Patience
@@ -114,9 +114,7 @@ class TaskConnection(BulkConnection):
         offset, edge = 0, ""
         while True:
             answer = self.ask(names.stream_info(stream), {"subjects_filter": subject, "offset": offset})
-            state = part(answer, "state")
-            held = part(state, "subjects") if state.get("subjects") is not None else {}
-            page = {name: number(held, name) for name in held}
+            page = held_subjects(answer)
             if offset and (not page or min(page) > edge):
                 offset = max(0, offset - STEP_BACK)
                 continue

@@ -27,6 +27,7 @@ __all__ = [
     "api_error",
     "check_done",
     "check_stream_answer",
+    "held_subjects",
     "number",
     "part",
     "parts",
@@ -145,6 +146,13 @@ def absent(answer: Mapping[str, Any]) -> list[str]:
     """Give the names that a list lacks, because nobody answers for them: those that are missing, and offline."""
     offline = part(answer, "offline") if answer.get("offline") is not None else {}  # by name why, in the server's words
     return sorted({*texts(answer, "missing"), *offline})
+
+
+def held_subjects(answer: Mapping[str, Any]) -> dict[str, int]:
+    """Give the messages of each subject that the description of a stream lists, on this page of it."""
+    state = part(answer, "state")
+    found = part(state, "subjects") if state.get("subjects") is not None else {}
+    return {name: number(found, name) for name in found}
 
 
 def check_done(answer: Mapping[str, Any]) -> None:

@@ -59,7 +59,7 @@ class Kind:
     why_not: Callable[[], str] = lambda: ""
     """Says why this machine cannot do it."""
     holds_nodes: bool = False
-    """Whether nodes do not answer while it lasts."""
+    """Whether nodes may not answer while it lasts: it ends before whatever has to ask them."""
     hinders: float = float("inf")
     """For how many of its seconds clients may get nothing done because of it."""
 
@@ -267,7 +267,15 @@ KINDS: dict[str, Kind] = {
     "loss": Kind("overloaded", "nothing", _hold, _heal_and_cut, weight=4, longest=3.0),
     "slow": Kind("overloaded", "nothing", _slow, _heal_wires, weight=4, longest=6.0, hinders=SHORT),
     "slow routes": Kind(
-        "overloaded", "nothing", _delay_routes, _join, weight=4, longest=6.0, nodes=(3,), hinders=SHORT
+        "overloaded",
+        "nothing",
+        _delay_routes,
+        _join,
+        weight=4,
+        longest=6.0,
+        nodes=(3,),
+        hinders=SHORT,
+        holds_nodes=True,  # with much traffic no leader is elected in time
     ),
     "refuse": Kind("overloaded", "nothing", _refuse, _heal_wires, weight=3, longest=4.0),
     "delay": Kind("overloaded", "nothing", _delay, _heal_wires, weight=3, longest=6.0, hinders=SHORT),

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.connection import Connection, connect
 from penstock.connection.asking import api_request
-from penstock.errors import DeadlineError
+from penstock.errors import DeadlineError, DisconnectedError
 from penstock.jetstream import Deliveries, Delivery, assets
 from penstock.model import Consumer, Stream
 from penstock.server import Server
@@ -67,6 +67,39 @@ async def test_an_ack_beyond_a_break_is_not_taken_for_another_message(nc, shaky:
     assert await unacknowledged(nc, name) == 1
     await other.ack_sync()
     assert await unacknowledged(nc, name) == 0
+
+
+@pytest.mark.parametrize("when", ["as it breaks", "while it is away", "after it is back"])
+async def test_a_plain_answer_is_not_taken_for_another_message(nc, shaky: Any, unique: Callable[..., str], when: str):
+    """An ack without a confirmation that was not written before the break is dropped: the message comes again."""
+    relay, client = shaky
+    await filled(nc, name := unique("ACK"), b"old")
+    delivery = await one(client, name)
+    await assets.delete_stream(nc, name)
+    await filled(nc, name, b"new")
+    other = await one(nc, name)
+    assert (delivery.sequence, other.sequence, other.data) == (1, 1, b"new")
+    lost, stretch = client.broken, client.stretch
+    if when == "as it breaks":
+        client._lifeline.wire.abort()  # which is noticed in the next turn, before what waits is written
+        await delivery.ack()
+    else:
+        relay.cut()
+    async with asyncio.timeout(20):
+        await lost
+        if when == "while it is away":
+            await delivery.ack()
+        while client.stretch == stretch:
+            await asyncio.sleep(0.01)
+        if when == "after it is back":
+            await delivery.ack()
+            second = Delivery.of(delivery)
+            second._stretch = stretch
+            with pytest.raises(DisconnectedError, match="It comes again"):
+                await second.ack_next(wait=1.0)
+        await client.flush()
+    assert await unacknowledged(nc, name) == 1
+    await other.ack_sync()
 
 
 async def test_an_ack_beyond_a_break_is_heard(nc, shaky: Any, unique: Callable[..., str]):

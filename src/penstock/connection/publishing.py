@@ -95,6 +95,21 @@ class PublishingConnection(BaseConnection):
             self._schedule()
         return self._outbox.publish(subject, reply, block, payload)
 
+    def send_within(self, stretch: int, subject: bytes, payload: bytes, reply: bytes = b"") -> int:
+        """Publish as `send_checked` does, in one stretch of the connection only; 0, and nothing is sent, if it is over.
+
+        What waits here to be written when the connection breaks is dropped, as what was posted.
+        """
+        if not self._writes or stretch != self._lifeline.stretch:
+            self.check_open()
+            if self._draining_pubs:
+                raise self.drained("Publish")
+            return 0
+        before = self._outbox.size
+        waiting = self.send_checked(subject, payload, reply)
+        self._posted.append((before, waiting))
+        return waiting
+
     def send_now(self, subject: bytes, payload: bytes) -> None:
         """Publish as `send_checked` does, and write it at once: the other side can do nothing before it has it."""
         wire = self._lifeline.wire

@@ -153,10 +153,13 @@ class Delivery(Msg):
         return f"<Delivery {where}, {len(self.data)} bytes, #{self.delivered}>"
 
     async def ack(self) -> None:
-        """Say that it is done; the server may not hear it, and then delivers it again."""
+        """Say that it is done; the server may not hear it, and then delivers it again.
+
+        If the connection broke since it was delivered, nothing is sent: see `_answer`.
+        """
         self._settle()
         connection = self._connection  # as `_answer` has it, without a coroutine more for each message
-        if connection.is_full(connection.send_checked(self._reply, b"+ACK")):
+        if connection.is_full(connection.send_within(self._stretch, self._reply, b"+ACK")):
             await connection.written()
 
     async def ack_sync(self, *, timeout: str | float = 30.0) -> None:
@@ -207,7 +210,10 @@ class Delivery(Msg):
         found: list[Delivery] = []
         subscription = await self._connection.subscribe(inbox)
         try:
-            await self._connection.publish(self.reply, b"+NXT " + json.dumps(body).encode(), reply=inbox)
+            asked = b"+NXT " + json.dumps(body).encode()
+            if not self._connection.send_within(self._stretch, self._reply, asked, as_bytes(inbox)):
+                what = f"The connection broke since message {self.sequence} of {self.place.stream} was delivered."
+                raise DisconnectedError(what, remedy="It comes again; ask the consumer for the next one.")
             while len(found) < count:
                 try:
                     message = await subscription.next_msg(timeout=seconds + 1)
@@ -242,13 +248,14 @@ class Delivery(Msg):
 
         That is harmless while the connection stands. Beyond a break its sequence may be another message's, because a
         store was put back from an older copy, or the stream was made anew: an answer would take that one away unread.
+        So one that is not confirmed is not sent beyond a break, and the message comes again.
         """
         seconds = None if timeout is None else parse_duration(timeout, option="timeout")
         if settles:
             self._settle()
         if seconds is not None:
             await self._insist(body, seconds)
-        elif self._connection.is_full(self._connection.send_checked(self._reply, body)):
+        elif self._connection.is_full(self._connection.send_within(self._stretch, self._reply, body)):
             await self._connection.written()
 
     async def _insist(self, body: bytes, seconds: float) -> None:
